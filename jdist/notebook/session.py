@@ -7,7 +7,7 @@ from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
-from jdist.core.messages.status import Notice
+from jdist.core.messages.status import Notice, Stopped
 from jdist.core.remedy import Remedy
 from jdist.notebook.output.screen import Screen, plain
 from jdist.notebook.text import remedy_text
@@ -29,6 +29,7 @@ class Session:
         self._notices: list[str] = []
         self._unwatch: Callable[[], None] = lambda: None
         self._followers: list[Callable[[Cluster | None], None]] = []
+        self._end_followers: list[Callable[[], None]] = []
 
     @property
     def attached(self) -> Cluster | None:
@@ -46,6 +47,7 @@ class Session:
             remedies = (Remedy("start", "make one"), Remedy("attach", "use a running one"))
             raise UsageError("no cluster is in use", remedies=remedies)
         link, self.current = self.current.asynchronous.link, None
+        self._tell_end()
         raise UsageError(link.loss().message, remedies=link.remedies)
 
     def use(self, cluster: Cluster | None) -> None:
@@ -64,14 +66,34 @@ class Session:
         for follower in list(self._followers):
             follower(cluster)
 
+    @property
+    def usable(self) -> Cluster | None:
+        """The cluster in use unless it has ended; one whose controller may be started again has not."""
+        cluster = self.current
+        link = None if cluster is None else cluster.asynchronous.link
+        return None if link is None or (link.lost and not link.is_orphaned) else cluster
+
     def follow(self, follower: Callable[[Cluster | None], None]) -> Callable[[], None]:
         """Call ``follower`` with each cluster, or None, that is used from now on; returns the way to end that."""
         self._followers.append(follower)
         return lambda: self._followers.remove(follower)
 
+    def follow_end(self, follower: Callable[[], None]) -> Callable[[], None]:
+        """Call ``follower`` when the cluster in use has ended by itself, on the client's loop; returns the way to end
+        that.
+        """
+        self._end_followers.append(follower)
+        return lambda: self._end_followers.remove(follower)
+
+    def _tell_end(self) -> None:
+        for follower in list(self._end_followers):
+            follower()
+
     def _on_message(self, message: Message) -> None:
         if isinstance(message, Notice):
             self._notices.append(remedy_text.worded(message))
+        elif isinstance(message, Stopped) and self.usable is None:
+            self._tell_end()
 
     def select_for_cell(self, ranks: str | None, group: str | None) -> tuple[int, ...]:
         """The ranks of a cell with this selection: without one, those that are debugged, or paused, or all."""

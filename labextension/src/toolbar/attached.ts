@@ -6,13 +6,40 @@ import { JSONObject } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { ICluster } from '../api';
+
 /** The comm of jdist/notebook/cluster_comm.py. */
 const TARGET = 'jdist';
 /** A kernel with one of these has lost all that it knew. */
 const ENDINGS: Kernel.Status[] = ['restarting', 'autorestarting', 'terminating', 'dead'];
 
+/** What a kernel tells of its notebook's cluster. */
+export interface ITold {
+  /** Empty if the notebook uses none. */
+  name: string;
+  /** What no other cluster has; empty if it is not known. */
+  id: string;
+}
+
+const NOTHING: ITold = { name: '', id: '' };
+
+/** What is told by a message of the comm, or was stored. */
+export function toldIn(data: JSONObject): ITold {
+  const { cluster: name, id } = data;
+  return typeof name === 'string' && name ? { name, id: typeof id === 'string' ? id : '' } : NOTHING;
+}
+
+/** That cluster among those that are known; not another one that has its name now. */
+export function findAttached(
+  { name, id }: ITold,
+  clusters: { get: (name: string) => ICluster | undefined }
+): ICluster | undefined {
+  const found = name ? clusters.get(name) : undefined;
+  return found && id && found.cluster && found.cluster !== id ? undefined : found;
+}
+
 /**
- * The name of the cluster, as the kernel last told it.
+ * The cluster, as the kernel last told it.
  *
  * A kernel tells it whenever it changes, and when it is asked after a reload of the page. Until a busy kernel answers,
  * what this page was told before the reload is shown. A kernel that restarts or ends uses no cluster any more.
@@ -27,7 +54,11 @@ export class AttachedCluster implements IDisposable {
 
   /** Its name; empty if the notebook uses none. */
   get name(): string {
-    return this._name;
+    return this._told.name;
+  }
+
+  get id(): string {
+    return this._told.id;
   }
 
   get changed(): ISignal<this, void> {
@@ -54,7 +85,7 @@ export class AttachedCluster implements IDisposable {
 
   private _onKernel(): void {
     const kernel = this._kernel;
-    this._set(kernel ? (sessionStorage.getItem(keyOf(kernel)) ?? '') : '');
+    this._set(kernel ? storedFor(kernel) : NOTHING);
     if (kernel?.handleComms) {
       kernel.registerCommTarget(TARGET, (comm, opened) => {
         this._listen(kernel, comm);
@@ -104,31 +135,36 @@ export class AttachedCluster implements IDisposable {
     return comm;
   }
 
-  private _onTold(kernel: Kernel.IKernelConnection | null, told: JSONObject): void {
+  private _onTold(kernel: Kernel.IKernelConnection | null, data: JSONObject): void {
     if (this._isDisposed || !kernel || kernel !== this._kernel) {
       return;
     }
-    const name = typeof told.cluster === 'string' ? told.cluster : '';
-    if (name) {
-      sessionStorage.setItem(keyOf(kernel), name);
+    const told = toldIn(data);
+    if (told.name) {
+      sessionStorage.setItem(keyOf(kernel), JSON.stringify({ cluster: told.name, id: told.id }));
     } else {
       sessionStorage.removeItem(keyOf(kernel));
     }
-    this._set(name);
+    this._set(told);
   }
 
-  private _set(name: string): void {
-    if (name !== this._name) {
-      this._name = name;
+  private _set(told: ITold): void {
+    if (JSON.stringify(told) !== JSON.stringify(this._told)) {
+      this._told = told;
       this._changed.emit();
     }
   }
 
-  private _name = '';
+  private _told = NOTHING;
   private _isDisposed = false;
   private readonly _changed = new Signal<this, void>(this);
 }
 
+/** What this page was told before it was loaded again. */
+function storedFor(kernel: Kernel.IKernelConnection): ITold {
+  return toldIn(JSON.parse(sessionStorage.getItem(keyOf(kernel)) ?? '{}') as JSONObject);
+}
+
 function keyOf(kernel: Kernel.IKernelConnection): string {
-  return `jdist:cluster-of:${kernel.id}`;
+  return `jdist:attached-of:${kernel.id}`;
 }

@@ -8,7 +8,7 @@ import { joinParts } from '../format';
 import { ranksIcon } from '../shell/icons';
 import { clusterLine, clusterState } from '../states';
 import { CommandIDs, IClusters } from '../tokens';
-import { AttachedCluster } from './attached';
+import { AttachedCluster, findAttached, ITold } from './attached';
 import { IShown, MenuButton } from './menubutton';
 
 export function createClusterButton(
@@ -17,8 +17,8 @@ export function createClusterButton(
   commands: CommandRegistry,
   trans: TranslationBundle
 ): MenuButton {
-  const button = new MenuButton(commands, menu => fill(menu, attached.name, clusters), ranksIcon);
-  const update = (): void => button.present(describe(attached.name, clusters, trans));
+  const button = new MenuButton(commands, menu => fill(menu, attached, clusters), ranksIcon);
+  const update = (): void => button.present(describe(attached, clusters, trans));
   attached.changed.connect(update);
   clusters.changed.connect(update);
   button.disposed.connect(() => {
@@ -29,9 +29,10 @@ export function createClusterButton(
   return button;
 }
 
-/** What is shown of the cluster of this name. */
-function describe(name: string, clusters: IClusters, trans: TranslationBundle): IShown {
-  const cluster = clusters.get(name);
+/** What is shown of the notebook's cluster. */
+function describe(told: ITold, clusters: IClusters, trans: TranslationBundle): IShown {
+  const { name } = told;
+  const cluster = findAttached(told, clusters);
   if (!name) {
     return {
       text: trans.__('No cluster'),
@@ -48,14 +49,15 @@ function describe(name: string, clusters: IClusters, trans: TranslationBundle): 
   return { sign, tone, text: joinParts(name, ranks, label), about };
 }
 
-function fill(menu: Menu, name: string, clusters: IClusters): void {
-  const cluster = clusters.get(name);
+function fill(menu: Menu, told: ITold, clusters: IClusters): void {
+  const { name } = told;
+  const cluster = findAttached(told, clusters);
   menu.addItem({ command: CommandIDs.openPanel, args: cluster ? { cluster: name } : {} });
   if (cluster) {
     menu.addItem({ command: CommandIDs.interrupt, args: { cluster: name, ranks: 'all' } });
   }
   menu.addItem({ type: 'separator' });
-  for (const each of clusters.all.filter(each => each.state === 'ready' && each.name !== name)) {
+  for (const each of clusters.all.filter(each => each.state === 'ready' && each !== cluster)) {
     menu.addItem({ command: CommandIDs.attach, args: { cluster: each.name } });
   }
   menu.addItem({ command: CommandIDs.start });

@@ -8,7 +8,7 @@ import { CommandRegistry } from '@lumino/commands';
 import { Menu } from '@lumino/widgets';
 
 import { CommandIDs, IClusters } from '../tokens';
-import { AttachedCluster } from './attached';
+import { AttachedCluster, findAttached } from './attached';
 import { describeRanks, IRanksArgs, reasonAgainst } from './cellranks';
 import { groupOffers, IOffer, meshOffers } from './choices';
 import { isForRanks } from './distline';
@@ -23,7 +23,7 @@ export function createRanksButton(
   trans: TranslationBundle
 ): MenuButton {
   const { content } = panel;
-  const cluster = () => clusters.get(attached.name);
+  const cluster = () => findAttached(attached, clusters);
   const button = new MenuButton(commands, menu =>
     fill(menu, groupOffers(cluster(), trans), meshOffers(cluster(), trans), trans)
   );

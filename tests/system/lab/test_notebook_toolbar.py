@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,8 @@ CELLS = [
 THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the last one stays
 TO_MARKDOWN = "() => window.jupyterapp.commands.execute('notebook:change-cell-to-markdown')"
 SOURCE = "index => window.jupyterapp.shell.currentWidget.content.widgets[index].model.sharedModel.getSource()"
+ATTACH_TO_REUSED = """() => window.jupyterapp.shell.currentWidget.content.widgets[0].model.sharedModel.setSource(
+  '%load_ext jdist\\n%dist attach reused')"""
 RESTART = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
 
 
@@ -84,6 +86,18 @@ def test_the_cluster_of_this_notebook(notebook: LabNotebook, cluster: jdist.Clus
     notebook.run(ATTACH)
     expect(button).to_contain_text("shared")
     notebook.page.evaluate(RESTART)
+    expect(button).to_have_text("No cluster")
+
+
+def test_a_cluster_that_ends_elsewhere_is_withdrawn(
+    notebook: LabNotebook, fresh_cluster: Callable[..., jdist.Cluster]
+) -> None:
+    cluster = fresh_cluster(name="reused")
+    notebook.page.evaluate(ATTACH_TO_REUSED)
+    notebook.run(ATTACH)
+    button = cluster_button(notebook)
+    expect(button).to_contain_text("reused")
+    cluster.stop()
     expect(button).to_have_text("No cluster")
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from jdist.core.errors import ConnectionLost, UsageError
+from jdist.core.messages.status import Stopped
 from jdist.notebook import cluster_comm
 from jdist.notebook.cluster_comm import ClusterComm
 from jdist.notebook.session import Session
@@ -17,10 +19,12 @@ class RecordedComm:
     def __init__(self, target_name: str, data: dict[str, Any]) -> None:
         self.target = target_name
         self.sent = [data["cluster"]]
+        self.ids = [data["id"]]
         self.is_closed = False
 
     def send(self, data: dict[str, Any]) -> None:
         self.sent.append(data["cluster"])
+        self.ids.append(data["id"])
 
     def close(self) -> None:
         self.is_closed = True
@@ -35,12 +39,27 @@ class RecordedComm:
 class NamedCluster:
     """As much of a cluster as a session needs."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, cluster: str = "") -> None:
         self.name = name
-        self.asynchronous = self
+        self.id = cluster or name
+        self.asynchronous = self.link = self
+        self.lost = ""
+        self.is_orphaned = False
+        self.remedies = ()
 
-    def watch(self, _: Any) -> Any:
+    def watch(self, watcher: Any) -> Any:
+        self.notify = watcher
         return lambda: None
+
+    def revived(self) -> None:
+        pass
+
+    def loss(self) -> ConnectionLost:
+        return ConnectionLost(self.lost)
+
+    def end(self, *, is_orphaned: bool = False) -> None:
+        self.lost, self.is_orphaned = "it has ended", is_orphaned
+        self.notify(Stopped(self.lost))
 
 
 @pytest.fixture
@@ -84,7 +103,34 @@ def test_a_page_that_does_not_know_it_closes_it(opened: list[RecordedComm], sess
     opened[0].refuse({})
     session.use(None)
     session.use(NamedCluster("b"))
-    assert [comm.sent for comm in opened] == [["a"], ["b"]]
+    assert [comm.sent for comm in opened] == [["a"], [None, "b"]]  # pages with the extension still hear of it
+
+
+def test_clusters_of_the_same_name_are_told_apart(opened: list[RecordedComm], session: Any) -> None:
+    ClusterComm(session)
+    session.use(NamedCluster("c1", "first"))
+    session.use(None)
+    session.use(NamedCluster("c1", "second"))
+    assert opened[0].ids == ["first", None, "second"]
+
+
+def test_a_cluster_that_ends_by_itself_is_withdrawn(opened: list[RecordedComm], session: Any) -> None:
+    ClusterComm(session)
+    session.use(cluster := NamedCluster("a"))
+    cluster.end()
+    assert opened[0].sent == ["a", None]
+    opened[0].ask({})
+    assert opened[0].sent[-1] is None
+
+
+def test_a_cluster_whose_controller_may_come_back_is_kept(opened: list[RecordedComm], session: Any) -> None:
+    ClusterComm(session)
+    session.use(cluster := NamedCluster("a"))
+    cluster.end(is_orphaned=True)
+    assert opened[0].sent == ["a"]
+    with pytest.raises(UsageError):
+        _ = session.cluster  # it has not come back
+    assert opened[0].sent == ["a", None]
 
 
 def test_nothing_is_told_once_it_is_closed(opened: list[RecordedComm], session: Any) -> None:

@@ -1,0 +1,29 @@
+import { describe, expect, it } from 'vitest';
+
+import { ICluster } from '../src/api';
+import { findAttached, toldIn } from '../src/toolbar/attached';
+
+const NOW: ICluster = { name: 'c1', cluster: 'second', state: 'ready', reason: '' };
+const clusters = { get: (name: string) => (name === 'c1' ? NOW : undefined) };
+
+describe("the notebook's cluster", () => {
+  it('is found by its name and its id', () => {
+    expect(findAttached({ name: 'c1', id: 'second' }, clusters)).toBe(NOW);
+  });
+
+  it('is not another one that has its name now', () => {
+    expect(findAttached({ name: 'c1', id: 'first' }, clusters)).toBeUndefined();
+  });
+
+  it('is found by its name where one of the ids is not known', () => {
+    expect(findAttached({ name: 'c1', id: '' }, clusters)).toBe(NOW);
+    const starting = { ...NOW, cluster: '' };
+    expect(findAttached({ name: 'c1', id: 'first' }, { get: () => starting })).toBe(starting);
+  });
+
+  it('is none if the kernel has told so', () => {
+    expect(toldIn({ cluster: null, id: null })).toEqual({ name: '', id: '' });
+    expect(findAttached(toldIn({}), clusters)).toBeUndefined();
+    expect(toldIn({ cluster: 'c1', id: 'first' })).toEqual({ name: 'c1', id: 'first' });
+  });
+});
