@@ -1,9 +1,9 @@
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { RequestError } from '../src/api';
+import { ICluster, RequestError } from '../src/api';
 import { IRunBundle, MIME } from '../src/run/model';
-import { LoadRun, recovered, Recovery, STALE } from '../src/run/recovery';
+import { AGAIN, LoadRun, LONGEST, recovered, Recovery, reportedState, STALE } from '../src/run/recovery';
 
 const RUNNING: IRunBundle = {
   version: 1,
@@ -18,16 +18,18 @@ const RUNNING: IRunBundle = {
 };
 const DONE: IRunBundle = { ...RUNNING, state: 'done', notices: undefined, lead: undefined };
 
+const PAUSED: IRunBundle = { ...RUNNING, paused: [{ ranks: '0', reason: 'asked', function: '<cell>', line: 2 }] };
+
 function bundle(run: IRunBundle, text = ''): { [MIME]: object; 'text/plain': string } {
   return { [MIME]: JSON.parse(JSON.stringify(run)) as object, 'text/plain': text };
 }
 
 /** An output that is drawn whenever its data is set. */
 class Output {
-  constructor(load: LoadRun) {
+  constructor(load: LoadRun, run = RUNNING, text = '') {
     this.recovery = new Recovery(load, reason => this.lost.push(reason));
     this.model = {
-      data: bundle(RUNNING),
+      data: bundle(run, text),
       setData: ({ data }: { data: object }) => {
         this.model.data = data as never;
         this.draw();
@@ -104,11 +106,57 @@ describe('an output', () => {
     expect(output.run.state).toBe('done');
   });
 
+  it('asks less and less often while the server does not answer', async () => {
+    const load = vi.fn<LoadRun>(() => Promise.reject(new RequestError(502, 'bad gateway')));
+    new Output(load);
+    await vi.advanceTimersByTimeAsync(600_000);
+    expect(load.mock.calls.length).toBeLessThan(600_000 / LONGEST + 6);
+  });
+
+  it('of a paused run is asked for less and less often, and drawn only if it has changed', async () => {
+    const later = { ...PAUSED, seconds: 99 };
+    const load = vi.fn<LoadRun>(() => Promise.resolve(bundle(later, 'after 99 s') as never));
+    const output = new Output(load, PAUSED);
+    const setData = vi.spyOn(output.model, 'setData');
+    await vi.advanceTimersByTimeAsync(600_000);
+    expect(load.mock.calls.length).toBeLessThan(600_000 / LONGEST + 6);
+    expect(setData).not.toHaveBeenCalled();
+    // As soon as the server's events say that it goes on, it is asked for again.
+    load.mockClear();
+    load.mockResolvedValueOnce(bundle(DONE) as never);
+    output.recovery.hasChanged();
+    await vi.advanceTimersByTimeAsync(AGAIN);
+    expect(output.run.state).toBe('done');
+  });
+
+  it('that is large is drawn by its kernel less often, which is not taken for stale', async () => {
+    const load = vi.fn<LoadRun>(() => Promise.resolve(bundle(RUNNING) as never));
+    const output = new Output(load, RUNNING, 'x'.repeat(500_000));
+    output.draw();
+    for (let i = 0; i < 10; i++) {
+      await vi.advanceTimersByTimeAsync(25_000 + 1000);
+      output.draw();
+    }
+    expect(load).not.toHaveBeenCalled();
+  });
+
   it('that is gone asks nothing', async () => {
     const load = vi.fn();
     new Output(load).recovery.dispose();
     await vi.advanceTimersByTimeAsync(STALE);
     expect(load).not.toHaveBeenCalled();
+  });
+});
+
+describe('what is reported of a run', () => {
+  const run = { number: 7, state: 'running', ranks: '0-1', count: 2, done: 0, seconds: 3 };
+  const cluster: ICluster = { name: 'c1', state: 'ready', reason: '', runs: [run] };
+
+  it('changes when it goes on, and not with the time', () => {
+    const before = reportedState(cluster, 7);
+    expect(reportedState({ ...cluster, runs: [{ ...run, seconds: 9 }] }, 7)).toBe(before);
+    expect(reportedState({ ...cluster, runs: [{ ...run, done: 1 }] }, 7)).not.toBe(before);
+    expect(reportedState({ ...cluster, runs: [] }, 7)).not.toBe(before);
   });
 });
 

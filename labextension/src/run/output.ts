@@ -32,6 +32,8 @@ export interface IRunServices {
   step?: (run: IRunBundle, command: string) => Promise<void>;
   /** Requests the run from the server; without it, what an output has missed cannot be brought back. */
   load?: LoadRun;
+  /** Calls back whenever what the server's events say of a run has changed, until the function returned is called. */
+  watch?: (run: () => IRunBundle | undefined, changed: () => void) => () => void;
   /** Opens the run's timeline; without it, there is no button. */
   timeline?: (run: IRunBundle, from: Widget) => Promise<void>;
 }
@@ -65,6 +67,10 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     [this.tabs, this._notices, this._body, ...found, this._answers, this._footer].forEach(each => this.addWidget(each));
     this._fillFooter();
     this._recovery = _services.load && new Recovery(_services.load, reason => this._showLost(reason));
+    this._unwatch = _services.watch?.(
+      () => this._run,
+      () => this._recovery?.hasChanged()
+    );
     this.tabs.chosen.connect(() => this._show());
     _services.preferences.changed.connect(this._show, this); // until it is disposed
   }
@@ -96,6 +102,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
 
   dispose(): void {
     this._end.dispose();
+    this._unwatch?.();
     this._recovery?.dispose();
     super.dispose();
   }
@@ -225,6 +232,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   private _shownNotices = '';
   private _lost = '';
   private readonly _recovery?: Recovery;
+  private readonly _unwatch?: () => void;
   private _html?: Widget;
   private readonly _segments: SegmentList;
   private readonly _answers: Answers;

@@ -7,9 +7,9 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs, IClusters, IPreferences } from '../tokens';
 import { IRunBundle, MIME } from './model';
-import { RunOutput } from './output';
+import { IRunServices, RunOutput } from './output';
 import { RankTabs } from './ranktabs';
-import { LoadRun } from './recovery';
+import { LoadRun, reportedState } from './recovery';
 import { remedyTaker } from './remedies';
 
 /** Ranks before HTML, which is in the same bundle for front ends without this extension. */
@@ -30,6 +30,7 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jdist');
+    const services = { rendermime, trans, preferences };
     const beside = async ({ cluster, cluster_id: id, run }: IRunBundle, ranks: string): Promise<string> =>
       (await app.commands.execute(CommandIDs.runBeside, { cluster, id, run, ranks })) as string;
     const takeRemedy = remedyTaker(clusters, notebooks, beside, trans);
@@ -41,11 +42,27 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
       await app.commands.execute(command, { cluster, id, ranks });
     };
     const load: LoadRun = run => clusters.api.run(run);
+    const watch: IRunServices['watch'] = (run, changed) => {
+      let state = '';
+      const check = (): void => {
+        const shown = run();
+        if (!shown || shown.state === 'done') {
+          return;
+        }
+        const now = reportedState(clusters.get(shown.cluster), shown.run);
+        if (now !== state) {
+          state = now;
+          changed();
+        }
+      };
+      clusters.changed.connect(check);
+      return () => void clusters.changed.disconnect(check);
+    };
     rendermime.addFactory(
       {
         safe: true, // JupyterLab sanitizes the HTML of an untrusted notebook
         mimeTypes: [MIME],
-        createRenderer: () => new RunOutput({ rendermime, trans, preferences, takeRemedy, step, load, timeline })
+        createRenderer: () => new RunOutput({ ...services, takeRemedy, step, load, watch, timeline })
       },
       RANK
     );

@@ -4,16 +4,21 @@
  */
 
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
-import { PartialJSONObject } from '@lumino/coreutils';
+import { JSONExt, PartialJSONObject } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 
-import { RequestError } from '../api';
+import { ICluster, RequestError } from '../api';
+import { pausedState } from '../paused';
 import { IRunBundle, MIME } from './model';
 
 /** An output that has not been drawn for so many milliseconds is not kept up to date by its kernel. */
 export const STALE = 5000;
-/** Milliseconds after which the server is asked again while the run goes on, or if it did not answer. */
-const AGAIN = 2000;
+/** Milliseconds after which the server is asked again while the run goes on. */
+export const AGAIN = 2000;
+/** The wait doubles up to so many milliseconds while the server does not answer, or the run stays paused. */
+export const LONGEST = 30000;
+/** Characters a millisecond at which a kernel draws an output that does not change: `_CALM_BYTES_PER_SECOND` in display.py. */
+const CALM_RATE = 20;
 /** The server knows neither the run nor its output: asking again is of no use. */
 const FINAL = [400, 404, 410];
 
@@ -36,29 +41,55 @@ export class Recovery implements IDisposable {
     clearTimeout(this._timer);
   }
 
-  /** The output has been drawn. */
+  /** The output has been drawn. A large one is drawn by its kernel, and asked for, less often. */
   drawn(model: IRenderMime.IMimeModel, run: IRunBundle): void {
     this._drawn += 1;
-    const wait = this._isLoading ? AGAIN : STALE;
+    const pace = sizeOf(model.data as PartialJSONObject) / CALM_RATE;
+    this._again = AGAIN;
+    const own = this._drawn === 1 ? STALE : STALE + 1.5 * pace; // at first it may be as it was stored
+    const wait = this._isLoading ? Math.max(AGAIN, pace) : own;
     this._isLoading = false;
     this._schedule(run.state === 'done' ? -1 : wait, model, run);
   }
 
-  private _schedule(wait: number, model: IRenderMime.IMimeModel, run: IRunBundle): void {
+  /** Something has happened to the run: if the server is to be asked at some time, it is asked soon. */
+  hasChanged(): void {
+    this._again = AGAIN;
+    if (this._isBackingOff) {
+      this._scheduleAgain?.();
+    }
+  }
+
+  private _schedule(wait: number, model: IRenderMime.IMimeModel, run: IRunBundle, isBackingOff = false): void {
     clearTimeout(this._timer);
+    this._isBackingOff = isBackingOff && wait > AGAIN;
+    this._scheduleAgain = () => this._schedule(AGAIN, model, run);
     if (wait >= 0 && !this._isDisposed) {
       this._timer = setTimeout(() => void this._recover(model, run), wait);
     }
   }
 
+  /** Asks again, and the next time after twice as long. */
+  private _backOff(model: IRenderMime.IMimeModel, run: IRunBundle): void {
+    this._schedule(this._again, model, run, true);
+    this._again = Math.min(2 * this._again, LONGEST);
+  }
+
   private async _recover(model: IRenderMime.IMimeModel, run: IRunBundle): Promise<void> {
     const drawn = this._drawn;
+    this._isBackingOff = false;
     const isCurrent = (): boolean => drawn === this._drawn && !this._isDisposed;
     try {
       const data = await this._load(run);
-      if (isCurrent()) {
+      if (!isCurrent()) {
+        return;
+      }
+      const [before, after] = [model.data as PartialJSONObject, recovered(model.data as PartialJSONObject, data)];
+      if (run.paused?.length && isSame(before, after)) {
+        this._backOff(model, run);
+      } else {
         this._isLoading = true;
-        model.setData({ data: recovered(model.data as PartialJSONObject, data) }); // draws it again
+        model.setData({ data: after }); // draws it again
       }
     } catch (error) {
       if (!isCurrent()) {
@@ -67,15 +98,36 @@ export class Recovery implements IDisposable {
       if (error instanceof RequestError && FINAL.includes(error.status)) {
         this._onLost(error.message);
       } else {
-        this._schedule(AGAIN, model, run);
+        this._backOff(model, run);
       }
     }
   }
 
   private _drawn = 0;
+  private _again = AGAIN;
+  private _isBackingOff = false;
+  private _scheduleAgain?: () => void;
   private _isLoading = false;
   private _isDisposed = false;
   private _timer?: ReturnType<typeof setTimeout>;
+}
+
+/** A key that changes with what is reported of the run: its state, the ranks that are done, and where ranks are paused. */
+export function reportedState(cluster: ICluster | undefined, number: number): string {
+  const run = cluster?.runs?.find(each => each.number === number);
+  return JSON.stringify([cluster?.cluster, run?.state, run?.done, pausedState(cluster)]);
+}
+
+/** The number of characters in an output's data. */
+function sizeOf(data: PartialJSONObject): number {
+  const sizes = Object.values(data).map(each => (typeof each === 'string' ? each : JSON.stringify(each) || '').length);
+  return sizes.reduce((sum, each) => sum + each, 0);
+}
+
+/** Whether both show the same of the run, apart from the time. */
+function isSame(a: PartialJSONObject, b: PartialJSONObject): boolean {
+  const [one, other] = [a, b].map(each => ({ ...(each[MIME] as PartialJSONObject), seconds: 0 }));
+  return JSONExt.deepEqual(one, other);
 }
 
 /** The data of the output with what the server knows of its run. What only the notebook knew about the run is kept. */
