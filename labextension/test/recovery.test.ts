@@ -96,6 +96,16 @@ describe('an output', () => {
     expect(load).toHaveBeenCalledTimes(1);
   });
 
+  it('of an earlier version, without the id of its cluster, is lost unless its run is done', async () => {
+    const load = vi.fn();
+    const old = new Output(load, { ...RUNNING, cluster_id: undefined });
+    expect(old.lost).toEqual(['']);
+    const done = new Output(load, { ...DONE, cluster_id: undefined });
+    expect(done.lost).toEqual([]);
+    await vi.advanceTimersByTimeAsync(100 * STALE);
+    expect(load).not.toHaveBeenCalled();
+  });
+
   it('asks again if the server does not answer', async () => {
     const load = vi.fn<LoadRun>(() => Promise.reject(new RequestError(504, 'no answer')));
     const output = new Output(load);

@@ -95,9 +95,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     }
     this._lost = '';
     this._show();
-    if (run.cluster_id) {
-      this._recovery?.drawn(model, run); // without it, another cluster of the same name might answer
-    }
+    this._recovery?.drawn(model, run);
   }
 
   dispose(): void {
@@ -109,7 +107,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
 
   /** What the output has missed cannot be brought back; nothing can be done to its run from here. */
   private _showLost(reason: string): void {
-    this._lost = reason;
+    this._lost = reason || this._services.trans.__('an earlier version of jdist wrote this output');
     this._show();
   }
 

@@ -25,7 +25,10 @@ const FINAL = [400, 404, 410];
 /** Requests what a cell shows of the run. Rejects with a RequestError. */
 export type LoadRun = (run: IRunBundle) => Promise<PartialJSONObject>;
 
-/** Follows one output; `onLost` is called with the reason if what it has missed cannot be had. */
+/**
+ * Follows one output; `onLost` is called with the reason if what it has missed cannot be had. The reason is empty for an
+ * output of an earlier version, which does not have its cluster's id: another cluster of that name might answer.
+ */
 export class Recovery implements IDisposable {
   constructor(
     private _load: LoadRun,
@@ -44,6 +47,12 @@ export class Recovery implements IDisposable {
   /** The output has been drawn. A large one is drawn by its kernel, and asked for, less often. */
   drawn(model: IRenderMime.IMimeModel, run: IRunBundle): void {
     this._drawn += 1;
+    if (!run.cluster_id) {
+      if (run.state !== 'done') {
+        this._onLost('');
+      }
+      return;
+    }
     const pace = sizeOf(model.data as PartialJSONObject) / CALM_RATE;
     this._again = AGAIN;
     const own = this._drawn === 1 ? STALE : STALE + 1.5 * pace; // at first it may be as it was stored
