@@ -54,6 +54,15 @@ describe('a cell that is suggested', () => {
   });
 });
 
+describe('ranks that are to continue', () => {
+  const remedy = { action: 'continue', ranks: '0-1', effect: '' };
+
+  it('go on at once while a run waits for them: a cell would wait for that run', () => {
+    expect(stepOf(remedy, true)).toEqual({ resume: '0-1' });
+    expect(stepOf(remedy, false)).toEqual({ cell: '%dist continue -r 0-1\n' });
+  });
+});
+
 describe('the ranks of a run', () => {
   it('are sorted', () => expect(partsOf(RUN).map(part => part.rank)).toEqual([0, 1, 2, 3, 4]));
 

@@ -84,6 +84,9 @@ function commandOf(remedy: IRemedy, run: number, cluster?: ICluster): [string, R
   if ('beside' in step) {
     return [CommandIDs.runBeside, { ...at, run, ranks: step.beside, isShown: true }];
   }
+  if ('resume' in step) {
+    return [CommandIDs.continue, { ...at, ranks: step.resume || 'all' }];
+  }
   if ('cell' in step) {
     return [CommandIDs.insertCell, { code: step.cell }];
   }

@@ -10,7 +10,10 @@ import { IRemedy, labelOf, stepOf } from '../remedy';
 import { IClusters } from '../tokens';
 import { IRunBundle } from './model';
 
-/** Interrupts through the server, runs code `beside` the run, or inserts a cell below. Returns what to say; rejects with the reason if it fails. */
+/**
+ * Interrupts or continues through the server, runs code `beside` the run, or inserts a cell below. Returns what to say;
+ * rejects with the reason if it fails.
+ */
 export function remedyTaker(
   clusters: IClusters,
   notebooks: INotebookTracker,
@@ -29,6 +32,10 @@ export function remedyTaker(
     }
     if ('beside' in step) {
       return beside(run, step.beside);
+    }
+    if ('resume' in step) {
+      await clusters.api.resume(run.cluster, 'continue', step.resume, run.cluster_id);
+      return trans.__('done: the ranks go on');
     }
     try {
       await clusters.api.interrupt(run.cluster, step.interrupt, step.run ? run : undefined);
