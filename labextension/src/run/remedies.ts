@@ -2,6 +2,7 @@
 
 import { CodeCell } from '@jupyterlab/cells';
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
+import { Kernel } from '@jupyterlab/services';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
@@ -37,19 +38,24 @@ export function remedyTaker(
       await clusters.api.resume(run.cluster, 'continue', step.resume, run.cluster_id);
       return trans.__('done: the ranks go on');
     }
-    try {
-      await clusters.api.interrupt(run.cluster, step.interrupt, step.run ? run : undefined);
-    } catch (error) {
-      const kernel = panel?.sessionContext.session?.kernel;
-      const isUnknown = error instanceof RequestError && (error.status === 404 || error.status === 0);
-      const isOwn = cell instanceof CodeCell && cell.model.executionState === 'running';
-      if (step.interrupt || !isUnknown || !kernel || !isOwn) {
-        throw error;
-      }
-      await kernel.interrupt(); // the kernel knows the cluster, even if this server does not
-    }
+    const isOwn = cell instanceof CodeCell && cell.model.executionState === 'running';
+    const kernel = isOwn && !step.interrupt ? panel?.sessionContext.session?.kernel : undefined;
+    await interrupt(() => clusters.api.interrupt(run.cluster, step.interrupt, step.run ? run : undefined), kernel);
     return trans.__('done: all variables are kept');
   };
+}
+
+/** Interrupts through the server. The kernel, if one is given, knows the cluster even if the server does not. */
+async function interrupt(ask: () => Promise<unknown>, kernel?: Kernel.IKernelConnection | null): Promise<void> {
+  try {
+    await ask();
+  } catch (error) {
+    const isUnknown = error instanceof RequestError && (error.status === 404 || error.status === 0);
+    if (!isUnknown || !kernel) {
+      throw error;
+    }
+    await kernel.interrupt();
+  }
 }
 
 /** Whether the output was found in the notebook, and the cell was inserted. */
