@@ -5,8 +5,8 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { IRunBundle } from '../run/model';
 import { isCode, runOf } from './progress';
 
-/** The runs of a cluster whose cells are in view in the notebook in front. */
-export function seenRuns(notebooks: INotebookTracker | null, cluster: string): IRunBundle[] {
+/** The runs whose cells are in view in the notebook in front. */
+export function seenRuns(notebooks: INotebookTracker | null): IRunBundle[] {
   const panel = notebooks?.currentWidget;
   if (!panel?.isVisible || document.hidden) {
     return [];
@@ -15,6 +15,6 @@ export function seenRuns(notebooks: INotebookTracker | null, cluster: string): I
   return panel.content.widgets.flatMap(cell => {
     const run = isCode(cell) ? runOf(cell.outputArea.model) : undefined;
     const { top, bottom } = cell.node.getBoundingClientRect();
-    return run?.cluster === cluster && cell.node.isConnected && top < view.bottom && bottom > view.top ? [run] : [];
+    return run && cell.node.isConnected && top < view.bottom && bottom > view.top ? [run] : [];
   });
 }

@@ -102,6 +102,6 @@ export const panel: JupyterFrontEndPlugin<void> = {
       void clusters.choose(cluster);
       open();
     };
-    showNotices({ clusters, trans, preferences, show, seenRuns: name => seenRuns(notebooks, name) });
+    showNotices({ clusters, trans, preferences, show, seenRuns: () => seenRuns(notebooks) });
   }
 };

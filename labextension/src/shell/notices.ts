@@ -19,8 +19,8 @@ export interface INotices {
   preferences: IPreferences;
   /** Shows the cluster in the panel. */
   show: (cluster: string) => void;
-  /** The cluster's runs whose output the user has in front of them. */
-  seenRuns: (cluster: string) => IRunBundle[];
+  /** The runs whose output the user has in front of them. */
+  seenRuns: () => IRunBundle[];
 }
 
 /** Shows notifications from now on, of the kinds that are wanted at the time. */
@@ -40,14 +40,27 @@ export function showNotices(options: INotices): void {
 
 function showEvents({ clusters, seenRuns }: INotices, { name, notices }: IClusterChange): void {
   const cluster = clusters.get(name);
-  const hasFailed = cluster?.starting === null || cluster?.state === 'failed';
+  const isFailedStart = cluster?.starting === null;
+  const hasFailed = isFailedStart || cluster?.state === 'failed';
+  // A start that was followed in its dialog is removed from the list by that, which tells the reason as well.
+  const isOver = (): boolean => isFailedStart && clusters.get(name)?.starting !== null;
   for (const notice of new Set(notices)) {
     window.setTimeout(() => {
-      if (!seenRuns(name).some(run => saysNotice(run, notice))) {
-        Notification.emit(notice, hasFailed ? 'error' : 'info', { autoClose: hasFailed ? false : AUTO_CLOSE });
+      if (isOver() || seenRuns().some(run => belongsTo(run, name, cluster) && saysNotice(run, notice))) {
+        return;
+      }
+      const options = { autoClose: hasFailed ? (false as const) : AUTO_CLOSE };
+      const id = Notification.emit(notice, hasFailed ? 'error' : 'info', options);
+      if (isFailedStart) {
+        dismissWhen(id, clusters, isOver);
       }
     }, WAIT);
   }
+}
+
+/** Whether the run is one of the cluster, and not of another one that has or had its name. */
+function belongsTo(run: IRunBundle, name: string, cluster: ICluster | undefined): boolean {
+  return run.cluster === name && (!cluster?.cluster || run.cluster_id === cluster.cluster);
 }
 
 /** Whether the output of the run has the notice. */
@@ -59,7 +72,10 @@ export function saysNotice(run: IRunBundle, notice: string): boolean {
 function showVerdict({ clusters, trans, show, seenRuns }: INotices, cluster: ICluster, verdict: IVerdict): void {
   const { name } = cluster;
   const isOver = (): boolean => !clusters.get(name)?.verdicts?.some(each => each.run === verdict.run);
-  if (isOver() || seenRuns(name).some(({ run }) => run === verdict.run)) {
+  const isSeen = seenRuns().some(
+    run => belongsTo(run, name, cluster) && run.run === verdict.run && run.state !== 'done' && !!run.verdict
+  );
+  if (isOver() || isSeen) {
     return;
   }
   const actions = [{ label: trans.__('Show'), callback: () => show(name) }];
@@ -85,19 +101,24 @@ class Verdicts {
   update(name: string, isWanted: boolean): void {
     const { clusters } = this._options;
     const cluster = clusters.get(name);
-    const verdict = cluster?.verdicts?.find(each => each.is_certain);
-    const isNew = verdict !== undefined && this._reported.get(name) !== verdict.run;
-    if (verdict) {
-      this._reported.set(name, verdict.run);
-    }
     [...this._reported.keys()].filter(each => !clusters.get(each)).forEach(each => this._reported.delete(each));
-    if (cluster && verdict && isNew && isWanted) {
-      window.setTimeout(() => showVerdict(this._options, cluster, verdict), WAIT);
+    if (!cluster) {
+      return;
+    }
+    const reported = this._reported.get(name) ?? new Set();
+    this._reported.set(name, reported);
+    const runOf = (verdict: IVerdict): string => `${cluster.cluster ?? ''} ${verdict.run}`;
+    const found = (cluster.verdicts ?? []).filter(each => each.is_certain && !reported.has(runOf(each)));
+    for (const verdict of found) {
+      reported.add(runOf(verdict));
+      if (isWanted) {
+        window.setTimeout(() => showVerdict(this._options, cluster, verdict), WAIT);
+      }
     }
   }
 
-  /** By cluster, the last run that was reported. */
-  private readonly _reported = new Map<string, number>();
+  /** By the cluster's name, the runs that were reported. */
+  private readonly _reported = new Map<string, Set<string>>();
 }
 
 /** Clusters that become ready and that are gone, after the first list. */
