@@ -21,7 +21,7 @@ if rank == 2: only_here = {'a': weights}"""
 
 
 def test_the_section_of_variables(lab: Lab, cluster: jdist.Cluster) -> None:
-    cells = ["%load_ext jdist\n%dist attach shared", CELL, "%%dist\nlater = 1", ""]
+    cells = ["%load_ext jdist\n%dist attach shared", CELL, "%%dist\nlater = 1", "%%dist\nweights = torch.full((16, 16), 7.0 + rank // 2)", ""]
     with lab.open_notebook(cells, name="vars.ipynb", viewport={"width": 1500, "height": 1000}) as notebook:
         asked: list[str] = []
 
@@ -76,6 +76,14 @@ def test_the_section_of_variables(lab: Lab, cluster: jdist.Cluster) -> None:
         values.get_by_role("img").last.scroll_into_view_if_needed()
         notebook.picture("variables-wide")
         assert panel.serious_findings() == []
+
+        expect(values).to_contain_text("min-2")
+        notebook.run(3)
+        expect(values).to_contain_text("min7")  # what is open is read again after a cell
+        expect(values).not_to_contain_text("min-2")
+        details = panel.panel.locator(".jdist-variable-details")
+        expect(details).not_to_contain_text("differs")
+        expect(details).not_to_contain_text("before the last cell")
 
         panel.panel.get_by_role("button", name="Pull into the notebook").click()
         expect(notebook.page.locator(".jp-Notebook")).to_contain_text("%dist pull weights")

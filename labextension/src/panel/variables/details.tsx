@@ -13,6 +13,8 @@ export interface IDetails {
   values: IValueRow[] | null;
   checked: string;
   problem: string;
+  /** The values are from before the last cell; they are being read again, or `problem` says why they cannot be. */
+  isOld: boolean;
 }
 
 interface IDetailsProps {
@@ -25,7 +27,7 @@ interface IDetailsProps {
 }
 
 export function Details({ variable, details, trans, pull, check, remove }: IDetailsProps): JSX.Element {
-  const { values, checked, problem } = details;
+  const { values, checked, problem, isOld } = details;
   const { device, placement, detail } = variable.variants[0];
   const about = joinParts(device, placement, detail);
   return (
@@ -45,6 +47,7 @@ export function Details({ variable, details, trans, pull, check, remove }: IDeta
       {checked && <p role="status">{checked}</p>}
       {problem && <p role="alert">{problem}</p>}
       {!values && !problem && <p>{trans.__('Reading…')}</p>}
+      {isOld && <p className="jdist-note">{trans.__('These values are from before the last cell.')}</p>}
       {values && (
         <ul className="jdist-list" aria-label={trans.__('Values of %1 by rank', variable.name)}>
           {values.map(({ ranks, description }) => (

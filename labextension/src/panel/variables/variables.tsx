@@ -132,10 +132,13 @@ export class Variables extends Section {
     if (name !== this._name || this.isDisposed) {
       return;
     }
+    const isNew = found !== this._found;
     this._found = found;
     this._problem = problem;
     if (this._details && !found?.variables.some(each => each.name === this._details?.name)) {
       this._details = null;
+    } else if (this._details && isNew) {
+      this._read({ ...this._details, checked: '', problem: '', isOld: this._details.values !== null });
     }
     this.update();
   }
@@ -147,12 +150,17 @@ export class Variables extends Section {
       this.update();
       return;
     }
-    const details: IDetails = { name, values: null, checked: '', problem: '' };
+    this._read({ name, values: null, checked: '', problem: '', isOld: false });
+  }
+
+  /** Reads the contents of the variable that is open from now on, again after each cell; older answers are not shown. */
+  private _read(details: IDetails): void {
     this._details = details;
     this.update();
     this._ask(details, async () => {
       const { api } = this.context.clusters;
-      details.values = (await api.variable<{ values: IValueRow[] }>(this._name, 'show', name)).values;
+      details.values = (await api.variable<{ values: IValueRow[] }>(this._name, 'show', details.name)).values;
+      details.isOld = false;
     });
   }
 
