@@ -4,6 +4,15 @@ from typing import Literal
 
 from msgspec import Struct
 
+# Patterns of options' values, as Python and JavaScript understand them alike.
+WORD = r"\S+"
+COUNT = r"[1-9]\d{0,5}"
+AMOUNT = r"\d{1,6}(\.\d{1,4})?"
+TIME_LIMIT = (
+    r"(\d+-)?\d+(:\d{1,2}){0,2}|[Uu][Nn][Ll][Ii][Mm][Ii][Tt][Ee][Dd]|[Ii][Nn][Ff][Ii][Nn][Ii][Tt][Ee]"  # sbatch's
+)
+TYPED_COUNT = r"([\w.-]+:)?\d+(,[\w.-]+:\d+)*"  # ``4``, ``a100:2``, ``a100:2,v100:1``
+
 
 class LauncherOption(Struct, frozen=True):
     """An option among the user's words after ``--``, with a field of its own."""
@@ -12,6 +21,7 @@ class LauncherOption(Struct, frozen=True):
     label: str
     example: str = ""
     note: str = ""
+    pattern: str = ""  # A regular expression that the whole value matches; "": anything.
 
 
 class LauncherForm(Struct, frozen=True):

@@ -180,6 +180,8 @@ export interface ILauncherOption {
   label: string;
   example: string;
   note: string;
+  /** A regular expression that the whole value matches; empty or absent: anything. */
+  pattern?: string;
 }
 
 /** The fields of a launcher, as in jdist/launch/form.py. */

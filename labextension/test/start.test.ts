@@ -1,7 +1,15 @@
 import { describe, expect, it } from 'vitest';
 
 import { ILaunch, ILauncherForm } from '../src/api';
-import { EMPTY_FORM, IStartForm, optionKey, problemsOf, splitWords, startRequest } from '../src/start/request';
+import {
+  EMPTY_FORM,
+  IStartForm,
+  optionKey,
+  problemOfOption,
+  problemsOf,
+  splitWords,
+  startRequest
+} from '../src/start/request';
 import { trans } from './samples';
 
 function fields(changes: Partial<ILauncherForm> = {}): ILauncherForm {
@@ -24,7 +32,7 @@ function form(changes: Partial<IStartForm> = {}): IStartForm {
 }
 
 describe('problemsOf', () => {
-  const none = { hosts: '', nnodes: '', nproc_per_node: '', name: '' };
+  const none = { hosts: '', nnodes: '', nproc_per_node: '', name: '', launcher_args: '' };
 
   it('accepts what a start accepts', () => {
     expect(problemsOf(form(), launch(), trans)).toEqual(none);
@@ -40,9 +48,31 @@ describe('problemsOf', () => {
     [{ nproc_per_node: '4,' }, 'nproc_per_node', 'one for each node'],
     [{ nproc_per_node: '4,2', nnodes: '3' }, 'nproc_per_node', 'of 2 nodes, but there are 3'],
     [{ name: 'a b' }, 'name', 'Use letters'],
-    [{ launcher: 'ssh' }, 'hosts', 'Name the hosts']
+    [{ launcher: 'ssh' }, 'hosts', 'Name the hosts'],
+    [{ launcher: 'ssh', hosts: 'a:2, b:x' }, 'hosts', 'not “b:x”'],
+    [{ launcher: 'ssh', hosts: 'a b' }, 'hosts', 'not “a b”'],
+    [{ launcher: 'ssh', hosts: 'a:0' }, 'hosts', 'not “a:0”'],
+    [{ launcher: 'slurm', launcher_args: '--comment "a b' }, 'launcher_args', 'not closed'],
+    [{ launcher: 'slurm', launcher_args: "--comment it's" }, 'launcher_args', 'not closed']
   ] as const)('refuses %o', (changes, key, words) => {
     expect(problemsOf(form(changes), launch(), trans)[key]).toContain(words);
+  });
+
+  it('accepts hosts as the launchers do, and quotes that are closed', () => {
+    const hosts = 'a:2,user@b:2,[fe80::1]:4,10.0.0.1';
+    expect(problemsOf(form({ launcher: 'ssh', hosts }), launch(), trans)).toEqual(none);
+    const typed = { launcher: 'slurm', launcher_args: `--comment "it's" --x 'a "b'` };
+    expect(problemsOf(form(typed), launch(), trans)).toEqual(none);
+    expect(problemsOf(form({ launcher_args: '"' }), launch(), trans)).toEqual(none); // local has no such field
+  });
+
+  it('refuses more ranks than the server allows', () => {
+    const limited = launch({ max_ranks: 8, ranks_here: 3 });
+    const said = (typed: Partial<IStartForm>): string => problemsOf(form(typed), limited, trans).nproc_per_node;
+    expect(said({ nproc_per_node: '5' })).toBe('');
+    expect(said({ nproc_per_node: '6' })).toContain('8 ranks in all, and there would be 9');
+    expect(said({ nnodes: '2', nproc_per_node: '3' })).toContain('there would be 9');
+    expect(said({ nproc_per_node: '3,3' })).toContain('there would be 9');
   });
 
   it('asks for the numbers that the limit of a server needs', () => {
@@ -52,6 +82,25 @@ describe('problemsOf', () => {
     expect(problemsOf(form({ launcher: 'slurm', nproc_per_node: '2' }), limited, trans).nnodes).toContain('limits');
     const defaults = { nnodes: 2, nproc_per_node: 2 };
     expect(problemsOf(form({ launcher: 'slurm' }), { ...limited, defaults }, trans)).toEqual(none);
+  });
+});
+
+describe('problemOfOption', () => {
+  const time = {
+    flag: '--time',
+    label: 'Time limit',
+    example: '2:00:00',
+    note: '',
+    pattern: '\\d+(:\\d{2})*|UNLIMITED'
+  };
+
+  it('compares the whole value with the pattern', () => {
+    expect(problemOfOption(time, ' 2:00:00 ', trans)).toBe('');
+    expect(problemOfOption(time, '', trans)).toBe('');
+    expect(problemOfOption(time, 'abc', trans)).toContain('Such as 2:00:00, not “abc”');
+    expect(problemOfOption(time, '30 UNLIMITED', trans)).toContain('not “30 UNLIMITED”');
+    expect(problemOfOption({ ...time, pattern: undefined }, 'abc', trans)).toBe('');
+    expect(problemOfOption({ ...time, example: '', pattern: '\\S+' }, 'a b', trans)).toContain('without spaces');
   });
 });
 

@@ -12,7 +12,7 @@ from jdist.core.quantities import ArgumentParser
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, LaunchPlan, poll_pause
-from jdist.launch.form import LauncherForm, LauncherOption
+from jdist.launch.form import COUNT, WORD, LauncherForm, LauncherOption
 from jdist.launch.kubernetes.api import KubeApi
 from jdist.launch.kubernetes.manifest import PodSpec, add_pod_arguments, pods_of
 from jdist.launch.kubernetes.pods import Pod, describe
@@ -37,9 +37,11 @@ class KubernetesLauncher(Launcher):
 
     form = LauncherForm(
         options=(
-            LauncherOption("--image", "Image", note="Holds the nodes' Python environment, with jdist in it"),
-            LauncherOption("--namespace", "Namespace"),
-            LauncherOption("--gpus", "GPUs per node", "8"),
+            LauncherOption(
+                "--image", "Image", note="Holds the nodes' Python environment, with jdist in it", pattern=WORD
+            ),
+            LauncherOption("--namespace", "Namespace", pattern=WORD),
+            LauncherOption("--gpus", "GPUs per node", "8", pattern=COUNT),
             LauncherOption("--context", "Context", note="Of the kubeconfig"),
         ),
         arguments="other options of the pods, such as --cpu 8 --memory 64Gi",

@@ -17,7 +17,7 @@ from jdist.core.errors import LaunchError
 from jdist.core.quantities import ArgumentParser, parse_amount
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, LaunchPlan
-from jdist.launch.form import LauncherForm, LauncherOption
+from jdist.launch.form import AMOUNT, WORD, LauncherForm, LauncherOption
 from jdist.launch.launch_program import ProgramLog
 
 if find_spec("ray") is None:
@@ -67,9 +67,9 @@ class RayLauncher(Launcher):
 
     form = LauncherForm(
         options=(
-            LauncherOption("--address", "Address", "auto", "The Ray cluster's"),
-            LauncherOption("--num-cpus", "CPUs per node", "8"),
-            LauncherOption("--num-gpus", "GPUs per node", "8"),
+            LauncherOption("--address", "Address", "auto", "The Ray cluster's", WORD),
+            LauncherOption("--num-cpus", "CPUs per node", "8", pattern=AMOUNT),
+            LauncherOption("--num-gpus", "GPUs per node", "8", pattern=AMOUNT),
         ),
         arguments="",
     )

@@ -16,7 +16,7 @@ from jdist.core.launchers.slurm import SlurmJob, describe_node, parse_accounting
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan, poll_pause
-from jdist.launch.form import LauncherForm, LauncherOption
+from jdist.launch.form import TIME_LIMIT, TYPED_COUNT, WORD, LauncherForm, LauncherOption
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 
 _ANSWER_TIMEOUT = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.
@@ -36,10 +36,10 @@ class SlurmLauncher(ProgramLauncher):
     form = LauncherForm(
         nodes="all of the job that this server runs in, else 1",
         options=(
-            LauncherOption("--partition", "Partition", "gpu"),
-            LauncherOption("--time", "Time limit", "2:00:00"),
-            LauncherOption("--account", "Account"),
-            LauncherOption("--gpus-per-node", "GPUs per node", "8"),
+            LauncherOption("--partition", "Partition", "gpu", pattern=WORD),
+            LauncherOption("--time", "Time limit", "2:00:00", pattern=TIME_LIMIT),
+            LauncherOption("--account", "Account", pattern=WORD),
+            LauncherOption("--gpus-per-node", "GPUs per node", "8", pattern=TYPED_COUNT),
         ),
         arguments="other options of sbatch, such as --exclusive, or --jobid=4711 for a job that runs",
     )

@@ -96,7 +96,7 @@ async function showProgress(name: string, context: IStartContext): Promise<strin
   const end = body.end;
   if (end === 'failed') {
     const reason = clusters.get(name)?.reason || trans.__('%1 could not be started.', name);
-    await clusters.api.stop(name); // removes it from the list
+    await clusters.api.stop(name).catch(() => undefined); // removes it from the list, which must not hide the reason
     return reason;
   }
   if (end === 'ready') {

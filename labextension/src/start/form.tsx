@@ -5,7 +5,7 @@ import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { ILaunch, ILauncherOption } from '../api';
-import { Checked, fieldsOf, IStartForm, optionKey, problemsOf } from './request';
+import { Checked, fieldsOf, IStartForm, optionKey, problemOfOption, problemsOf } from './request';
 
 const BACKENDS = ['gloo', 'nccl', 'cpu:gloo,cuda:nccl'];
 
@@ -99,20 +99,23 @@ export class StartForm extends ReactWidget {
     );
   }
 
-  private _text(key: Checked | 'launcher_args', label: string, otherwise: string, note: string): JSX.Element {
-    const problem = problemsOf(this._form, this._launch, this._trans)[key as Checked];
+  private _text(key: Checked, label: string, otherwise: string, note: string): JSX.Element {
+    const problem = problemsOf(this._form, this._launch, this._trans)[key];
     const change = (value: string): void => this._change({ [key]: value });
     const text = { name: key, label, value: this._form[key], otherwise: this._usual(key, otherwise), note, problem };
     return <TextField key={key} {...text} change={change} />;
   }
 
   /** A field for an option of the launcher. */
-  private _option({ flag, label, example, note }: ILauncherOption): JSX.Element {
+  private _option(option: ILauncherOption): JSX.Element {
+    const { flag, label, example, note } = option;
     const key = optionKey(this._form.launcher, flag);
     const { options } = this._form;
     const change = (value: string): void => this._change({ options: { ...options, [key]: value } });
     const otherwise = example ? this._trans.__('such as %1', example) : '';
-    const text = { name: flag, label, value: options[key] ?? '', otherwise, note };
+    const value = options[key] ?? '';
+    const problem = problemOfOption(option, value, this._trans);
+    const text = { name: flag, label, value, otherwise, note, problem };
     return <TextField key={key} {...text} change={change} />;
   }
 

@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { ILaunch, ILauncherForm } from '../api';
+import { ILaunch, ILauncherForm, ILauncherOption } from '../api';
 
 /** The options as they were typed. */
 export interface IStartForm {
@@ -18,7 +18,7 @@ export interface IStartForm {
 }
 
 /** A field whose text can be wrong. */
-export type Checked = 'nnodes' | 'nproc_per_node' | 'name' | 'hosts';
+export type Checked = 'nnodes' | 'nproc_per_node' | 'name' | 'hosts' | 'launcher_args';
 
 export const EMPTY_FORM: IStartForm = {
   launcher: '',
@@ -36,6 +36,8 @@ const UNKNOWN: ILauncherForm = { hosts: '', nodes: '', options: [], arguments: '
 
 const COUNT = /^[1-9]\d{0,5}$/;
 const NAME = /^[-_]*[\p{L}\p{N}][\p{L}\p{N}_-]*$/u;
+/** A host and its ranks, as in jdist/launch/hosts.py. */
+const HOST = /^(?:[^@\s:[\]]+@)?(?:\[[0-9A-Fa-f:.%\w]+\]|[^@\s:[\]]+)(?::[1-9]\d{0,5})?$/;
 /** A word of a command line; quotes keep spaces together. */
 const WORD = /(?:[^\s"']|"[^"]*"|'[^']*')+/g;
 
@@ -51,13 +53,38 @@ export function optionKey(launcher: string, flag: string): string {
 
 /** What is wrong with the options, by field: nothing can be started with them. */
 export function problemsOf(form: IStartForm, launch: ILaunch, trans: TranslationBundle): Record<Checked, string> {
-  const takesHosts = fieldsOf(launch, form).hosts;
+  const { hosts: takesHosts, arguments: takesArguments } = fieldsOf(launch, form);
   return {
-    hosts: takesHosts === 'required' && isOpen('hosts', form, launch) ? trans.__('Name the hosts.') : '',
+    hosts: takesHosts ? problemOfHosts(form, launch, trans) : '',
     nnodes: takesHosts === 'required' ? '' : problemOfNodes(form, launch, trans),
     nproc_per_node: problemOfRanks(form, launch, trans),
-    name: !form.name.trim() || NAME.test(form.name.trim()) ? '' : trans.__('Use letters, digits, - and _.')
+    name: !form.name.trim() || NAME.test(form.name.trim()) ? '' : trans.__('Use letters, digits, - and _.'),
+    launcher_args: takesArguments && isUnclosed(form.launcher_args) ? trans.__('A quote is not closed.') : ''
   };
+}
+
+/** What is wrong with the value of an option of the launcher; empty if nothing is. */
+export function problemOfOption(
+  { pattern, example }: ILauncherOption,
+  value: string,
+  trans: TranslationBundle
+): string {
+  const typed = value.trim();
+  if (!typed || !pattern || new RegExp(`^(?:${pattern})$`).test(typed)) {
+    return '';
+  }
+  return example
+    ? trans.__('Such as %1, not “%2”.', example, typed)
+    : trans.__('One word without spaces, not “%1”.', typed);
+}
+
+function problemOfHosts(form: IStartForm, launch: ILaunch, trans: TranslationBundle): string {
+  if (isOpen('hosts', form, launch)) {
+    return fieldsOf(launch, form).hosts === 'required' ? trans.__('Name the hosts.') : '';
+  }
+  const hosts = form.hosts.split(',').map(each => each.trim());
+  const wrong = hosts.find(each => each && !HOST.test(each));
+  return wrong ? trans.__('A host, or a host and its ranks as alpha:2; not “%1”.', wrong) : '';
 }
 
 /** Whether neither the form nor the server's defaults say it. */
@@ -89,6 +116,18 @@ function problemOfRanks(form: IStartForm, launch: ILaunch, trans: TranslationBun
   }
   return counts.length > 1 && COUNT.test(nnodes) && Number(nnodes) !== counts.length
     ? trans.__('This gives the ranks of %1 nodes, but there are %2.', counts.length, nnodes)
+    : problemOfLimit(counts.map(Number), form, launch, trans);
+}
+
+/** Whether more ranks would run than the server allows, as far as the form says how many. */
+function problemOfLimit(counts: number[], form: IStartForm, launch: ILaunch, trans: TranslationBundle): string {
+  const { max_ranks: most, ranks_here: here, defaults } = launch;
+  const { nodes, hosts } = fieldsOf(launch, form);
+  const usual = Number(hosts === 'required' ? 1 : (defaults.nnodes ?? (COUNT.test(nodes) ? nodes : 1))); // at least
+  const count = counts.length > 1 ? 1 : COUNT.test(form.nnodes.trim()) ? Number(form.nnodes) : usual;
+  const total = here + count * counts.reduce((sum, each) => sum + each, 0);
+  return most && total > most
+    ? trans.__('This server allows %1 ranks in all, and there would be %2.', most, total)
     : '';
 }
 
@@ -111,6 +150,11 @@ export function startRequest(form: IStartForm, launch: ILaunch): Record<string, 
     hosts: (takesHosts && hosts) || null,
     launcher_args: words.length ? words : null
   };
+}
+
+/** Whether a quote of a command line has no other end. */
+function isUnclosed(text: string): boolean {
+  return /["']/.test(text.replace(/"[^"]*"|'[^']*'/g, ''));
 }
 
 /** The words of a command line, as a shell splits them: `-a "b c"` has two. */

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from jdist.core.errors import UsageError
+from jdist.launch.base import find_launcher
 from jdist.server.starts import Policy, form_of
 
 
@@ -73,6 +75,22 @@ def test_each_launcher_says_which_fields_it_has() -> None:
     assert [name for name, form in forms.items() if form.arguments] == ["slurm", "mpi"]
     assert "--partition" in [option.flag for option in forms["slurm"].options]
     assert not any(form.problem for form in forms.values())
+
+
+@pytest.mark.parametrize(
+    ("launcher", "flag", "accepted", "refused"),
+    [
+        ("slurm", "--time", "30 90:00 2:00:00 1-12 1-00:30:00 unlimited", "abc 2h 1:2:3:4"),
+        ("slurm", "--gpus-per-node", "8 a100:2 a100:2,v100:1", "x a100: -1"),
+        ("slurm", "--partition", "gpu gpu,long", ""),
+        ("kubernetes", "--gpus", "1 16", "0 x 1.5"),
+        ("ray", "--num-gpus", "0 0.5 8", "x 1. -1"),
+    ],
+)
+def test_values_of_options_have_a_pattern(launcher: str, flag: str, accepted: str, refused: str) -> None:
+    (option,) = [option for option in find_launcher(launcher).form.options if option.flag == flag]
+    values = [*accepted.split(), *refused.split(), "a b"]
+    assert [v for v in values if re.fullmatch(option.pattern, v)] == accepted.split()
 
 
 def test_a_launcher_that_cannot_be_loaded_says_why() -> None:
