@@ -11,8 +11,8 @@ TARGET = "jdist"  # The same in labextension/src/toolbar/attached.ts.
 
 
 class ClusterComm:
-    """Sends ``{"cluster": NAME, "id": ID}``, or None for both, whenever another cluster is used or the one in use has
-    ended, and when a page asks.
+    """Sends ``{"cluster": NAME, "id": ID, "is_auto": BOOL}``, or None for name and id, whenever another cluster is used,
+    the one in use has ended, or auto is turned on or off, and when a page asks.
 
     The comm is opened when a cluster is used for the first time. A page without jdist's extension knows no such target
     and answers by closing the comm, as Jupyter's protocol demands; it is opened again for the next change.
@@ -22,7 +22,7 @@ class ClusterComm:
         self._session = session
         self._comm: BaseComm | None = None
         self._has_told = False
-        self._unfollows = (session.follow(lambda _: self._tell()), session.follow_end(self._tell))
+        self._unfollows = (session.follow(lambda _: self._tell()), session.follow_state(self._tell))
 
     def close(self) -> None:
         for unfollow in self._unfollows:
@@ -33,7 +33,8 @@ class ClusterComm:
 
     def _tell(self) -> None:
         cluster = self._session.usable
-        told = {"cluster": None, "id": None} if cluster is None else {"cluster": cluster.name, "id": cluster.id}
+        name, cluster_id = (None, None) if cluster is None else (cluster.name, cluster.id)
+        told = {"cluster": name, "id": cluster_id, "is_auto": self._session.is_auto}
         if self._comm is not None:
             self._comm.send(told)
         elif cluster is not None or self._has_told:

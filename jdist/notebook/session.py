@@ -29,7 +29,7 @@ class Session:
         self._notices: list[str] = []
         self._unwatch: Callable[[], None] = lambda: None
         self._followers: list[Callable[[Cluster | None], None]] = []
-        self._end_followers: list[Callable[[], None]] = []
+        self._state_followers: list[Callable[[], None]] = []
 
     @property
     def attached(self) -> Cluster | None:
@@ -47,7 +47,7 @@ class Session:
             remedies = (Remedy("start", "make one"), Remedy("attach", "use a running one"))
             raise UsageError("no cluster is in use", remedies=remedies)
         link, self.current = self.current.asynchronous.link, None
-        self._tell_end()
+        self._tell_state()
         raise UsageError(link.loss().message, remedies=link.remedies)
 
     def use(self, cluster: Cluster | None) -> None:
@@ -78,22 +78,27 @@ class Session:
         self._followers.append(follower)
         return lambda: self._followers.remove(follower)
 
-    def follow_end(self, follower: Callable[[], None]) -> Callable[[], None]:
-        """Call ``follower`` when the cluster in use has ended by itself, on the client's loop; returns the way to end
-        that.
+    def follow_state(self, follower: Callable[[], None]) -> Callable[[], None]:
+        """Call ``follower`` when auto is turned on or off, and on the client's loop when the cluster in use has ended by
+        itself; returns the way to end that.
         """
-        self._end_followers.append(follower)
-        return lambda: self._end_followers.remove(follower)
+        self._state_followers.append(follower)
+        return lambda: self._state_followers.remove(follower)
 
-    def _tell_end(self) -> None:
-        for follower in list(self._end_followers):
+    def set_auto(self, is_auto: bool) -> None:
+        """Send plain cells to the ranks, or run them in the notebook."""
+        self.is_auto = is_auto
+        self._tell_state()
+
+    def _tell_state(self) -> None:
+        for follower in list(self._state_followers):
             follower()
 
     def _on_message(self, message: Message) -> None:
         if isinstance(message, Notice):
             self._notices.append(remedy_text.worded(message))
         elif isinstance(message, Stopped) and self.usable is None:
-            self._tell_end()
+            self._tell_state()
 
     def select_for_cell(self, ranks: str | None, group: str | None) -> tuple[int, ...]:
         """The ranks of a cell with this selection: without one, those that are debugged, or paused, or all."""

@@ -22,8 +22,9 @@ describe("the notebook's cluster", () => {
   });
 
   it('is none if the kernel has told so', () => {
-    expect(toldIn({ cluster: null, id: null })).toEqual({ name: '', id: '' });
+    expect(toldIn({ cluster: null, id: null })).toEqual({ name: '', id: '', isAuto: false });
     expect(findAttached(toldIn({}), clusters)).toBeUndefined();
-    expect(toldIn({ cluster: 'c1', id: 'first' })).toEqual({ name: 'c1', id: 'first' });
+    expect(toldIn({ cluster: 'c1', id: 'first' })).toEqual({ name: 'c1', id: 'first', isAuto: false });
+    expect(toldIn({ cluster: 'c1', id: 'first', is_auto: true }).isAuto).toBe(true);
   });
 });

@@ -25,6 +25,22 @@ describe('the choice of a cell', () => {
   });
 });
 
+describe('the choice of a cell while auto is on', () => {
+  it.each(['x = 1', '# why\n\nx = 1', '  y', 'x\n%%bash'])('is all ranks in %j', source => {
+    expect(choiceOf(source, true)).toEqual({});
+    expect(choiceOf(source)).toBeNull();
+  });
+
+  it.each(['', '\n# only words', '%dist status', '!ls', '# why\n%%bash\nls', 'get_ipython().x'])(
+    'is none in %j',
+    source => {
+      expect(choiceOf(source, true)).toBeNull();
+    }
+  );
+
+  it('is that of its line', () => expect(choiceOf('%%dist -r 1\nx', true)).toEqual({ ranks: '1' }));
+});
+
 describe('another magic', () => {
   it.each([
     ['%%bash\nls', '%%bash'],

@@ -87,7 +87,7 @@ def auto(s: Session, o: Namespace) -> None:
         s.echo(f"auto is on: plain cells run on all ranks of {name}; {here}. {typed('auto off')} ends it")
     else:
         s.echo("auto is off: plain cells run in the notebook")
-    s.is_auto = o.state == "on"
+    s.set_auto(o.state == "on")
 
 
 _LEFT_OUT = "also leave out these files, as in a .gitignore; !PATTERN includes them again"

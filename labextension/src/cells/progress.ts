@@ -1,4 +1,4 @@
-/** The mark of a cell that begins with `%%dist`, below its prompt: how far its run is, or how it has ended. */
+/** The mark of a cell that has run on ranks, below its prompt: how far its run is, or how it has ended. */
 
 import { Cell, CodeCell } from '@jupyterlab/cells';
 import { TranslationBundle } from '@jupyterlab/translation';
@@ -7,11 +7,10 @@ import { Signal } from '@lumino/signaling';
 
 import { doneCount, IRunBundle, MIME, partsOf, VERSION } from '../run/model';
 import { IPreferences } from '../tokens';
+import { choiceOf } from '../toolbar/distline';
 import { markOf } from './mark';
 
-const BEGINS = /^\s*%%dist(\s|$)/;
-
-/** The mark of one cell; shown only while the cell begins with `%%dist` and has been run. */
+/** The mark of one cell; shown only if the cell has been run on ranks, by its `%%dist` line or while auto was on. */
 export class CellProgress implements IDisposable {
   constructor(
     private _cell: CodeCell,
@@ -45,7 +44,8 @@ export class CellProgress implements IDisposable {
     if (this._isDisposed || this._cell.isDisposed) {
       return;
     }
-    const mayShow = this._preferences.values.showCellMarks && BEGINS.test(this._cell.model.sharedModel.source);
+    const mayShow =
+      this._preferences.values.showCellMarks && choiceOf(this._cell.model.sharedModel.source, true) !== null;
     const run = mayShow ? runOf(this._cell.outputArea.model) : undefined;
     const holder = this._cell.inputArea?.node;
     if (!run || !holder) {

@@ -5,6 +5,7 @@ import { CodeCell } from '@jupyterlab/cells';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator, TranslationBundle } from '@jupyterlab/translation';
 
+import { AttachedCluster, attachedOf } from '../toolbar/attached';
 import { describeChoice } from '../toolbar/choices';
 import { choiceOf } from '../toolbar/distline';
 import { isCode } from './progress';
@@ -13,7 +14,7 @@ const FOR_RANKS = 'jdist-mod-forRanks';
 
 export const rankMarks: JupyterFrontEndPlugin<void> = {
   id: 'jdist:rank-marks',
-  description: 'Marks the cells that begin with %%dist, and shows on which ranks they run.',
+  description: 'Marks the cells that run on ranks, and shows on which.',
   autoStart: true,
   requires: [INotebookTracker],
   optional: [ITranslator],
@@ -25,7 +26,7 @@ export const rankMarks: JupyterFrontEndPlugin<void> = {
         for (const cell of panel.content.widgets) {
           if (isCode(cell) && !known.has(cell)) {
             known.add(cell);
-            keepMarked(cell, trans);
+            keepMarked(cell, attachedOf(panel), trans);
           }
         }
       };
@@ -36,7 +37,7 @@ export const rankMarks: JupyterFrontEndPlugin<void> = {
 };
 
 /** Marks the cell as its text is, now and whenever it changes. */
-function keepMarked(cell: CodeCell, trans: TranslationBundle): void {
+function keepMarked(cell: CodeCell, attached: AttachedCluster, trans: TranslationBundle): void {
   const mark = document.createElement('div');
   mark.className = 'jdist-RankMark';
   mark.setAttribute('role', 'img');
@@ -44,7 +45,7 @@ function keepMarked(cell: CodeCell, trans: TranslationBundle): void {
     if (cell.isDisposed) {
       return;
     }
-    const choice = choiceOf(cell.model.sharedModel.getSource());
+    const choice = choiceOf(cell.model.sharedModel.getSource(), attached.isAuto);
     cell.toggleClass(FOR_RANKS, choice !== null);
     if (!choice) {
       mark.remove();
@@ -62,7 +63,11 @@ function keepMarked(cell: CodeCell, trans: TranslationBundle): void {
     }
   };
   cell.model.contentChanged.connect(update);
-  cell.disposed.connect(() => mark.remove()); // the signals of the model end with it
+  attached.changed.connect(update);
+  cell.disposed.connect(() => {
+    attached.changed.disconnect(update);
+    mark.remove(); // the signals of the model end with it
+  });
   void cell.ready.then(update); // a cell out of view gets its input later
   update();
 }

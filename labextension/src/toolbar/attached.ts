@@ -1,6 +1,7 @@
 /** Which cluster a notebook's kernel uses, as the kernel tells the page. */
 
 import { ISessionContext } from '@jupyterlab/apputils';
+import { NotebookPanel } from '@jupyterlab/notebook';
 import { Kernel, KernelMessage } from '@jupyterlab/services';
 import { JSONObject } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
@@ -19,19 +20,22 @@ export interface ITold {
   name: string;
   /** What no other cluster has; empty if it is not known. */
   id: string;
+  /** Plain cells run on its ranks: `%dist auto on`. */
+  isAuto: boolean;
 }
 
-const NOTHING: ITold = { name: '', id: '' };
+const NOTHING: ITold = { name: '', id: '', isAuto: false };
 
 /** What is told by a message of the comm, or was stored. */
 export function toldIn(data: JSONObject): ITold {
-  const { cluster: name, id } = data;
-  return typeof name === 'string' && name ? { name, id: typeof id === 'string' ? id : '' } : NOTHING;
+  const { cluster: name, id, is_auto } = data;
+  const isUsed = typeof name === 'string' && !!name;
+  return isUsed ? { name, id: typeof id === 'string' ? id : '', isAuto: is_auto === true } : NOTHING;
 }
 
 /** That cluster among those that are known; not another one that has its name now. */
 export function findAttached(
-  { name, id }: ITold,
+  { name, id }: Pick<ITold, 'name' | 'id'>,
   clusters: { get: (name: string) => ICluster | undefined }
 ): ICluster | undefined {
   const found = name ? clusters.get(name) : undefined;
@@ -59,6 +63,10 @@ export class AttachedCluster implements IDisposable {
 
   get id(): string {
     return this._told.id;
+  }
+
+  get isAuto(): boolean {
+    return this._told.isAuto;
   }
 
   get changed(): ISignal<this, void> {
@@ -141,7 +149,7 @@ export class AttachedCluster implements IDisposable {
     }
     const told = toldIn(data);
     if (told.name) {
-      sessionStorage.setItem(keyOf(kernel), JSON.stringify({ cluster: told.name, id: told.id }));
+      sessionStorage.setItem(keyOf(kernel), JSON.stringify({ cluster: told.name, id: told.id, is_auto: told.isAuto }));
     } else {
       sessionStorage.removeItem(keyOf(kernel));
     }
@@ -158,6 +166,18 @@ export class AttachedCluster implements IDisposable {
   private _told = NOTHING;
   private _isDisposed = false;
   private readonly _changed = new Signal<this, void>(this);
+}
+
+const known = new WeakMap<NotebookPanel, AttachedCluster>();
+
+/** That of a notebook; all who ask have the same. */
+export function attachedOf(panel: NotebookPanel): AttachedCluster {
+  const attached = known.get(panel) ?? new AttachedCluster(panel.sessionContext);
+  if (!known.has(panel)) {
+    known.set(panel, attached);
+    panel.disposed.connect(() => attached.dispose());
+  }
+  return attached;
 }
 
 /** What this page was told before it was loaded again. */

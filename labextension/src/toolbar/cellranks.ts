@@ -29,19 +29,25 @@ export function reasonAgainst(cell: Cell | null | undefined, trans: TranslationB
 }
 
 /** The ranks of a cell in words. */
-export function describeRanks(cell: Cell, trans: TranslationBundle): string {
-  const choice = choiceOf(cell.model.sharedModel.getSource());
+export function describeRanks(cell: Cell, isAuto: boolean, trans: TranslationBundle): string {
+  const choice = choiceOf(sourceOf(cell), isAuto);
   return choice ? describeChoice(choice, trans) : trans.__('this notebook');
 }
 
-/** The command that changes the active cell of the open notebook. */
-export function ranksCommand(notebooks: INotebookTracker, trans: TranslationBundle): CommandRegistry.ICommandOptions {
+/** The command that changes the active cell of the open notebook; `isAuto`: whether its plain cells run on the ranks. */
+export function ranksCommand(
+  notebooks: INotebookTracker,
+  isAuto: () => boolean,
+  trans: TranslationBundle
+): CommandRegistry.ICommandOptions {
+  const isPossible = (choice: unknown): boolean => choice !== 'here' || !isAuto();
   return {
     label: args => (typeof args.label === 'string' ? args.label : trans.__('Choose the ranks of this cell…')),
     caption: () => reasonAgainst(notebooks.activeCell, trans),
-    isEnabled: () => !!notebooks.activeCell && !reasonAgainst(notebooks.activeCell, trans),
+    isEnabled: ({ choice }) =>
+      !!notebooks.activeCell && !reasonAgainst(notebooks.activeCell, trans) && isPossible(choice),
     isToggleable: true,
-    isToggled: args => isChosen(notebooks.activeCell, args),
+    isToggled: args => isChosen(notebooks.activeCell, isAuto(), args),
     execute: args => choose(notebooks.activeCell, args, trans)
   };
 }
@@ -79,8 +85,8 @@ function write(cell: Cell, text: string): void {
   }
 }
 
-function isChosen(cell: Cell | null, args: ReadonlyPartialJSONObject): boolean {
-  const chosen = cell?.model.type === 'code' ? choiceOf(sourceOf(cell)) : null;
+function isChosen(cell: Cell | null, isAuto: boolean, args: ReadonlyPartialJSONObject): boolean {
+  const chosen = cell?.model.type === 'code' ? choiceOf(sourceOf(cell), isAuto) : null;
   const offered = args.choice as IRanksArgs['choice'] | undefined;
   if (!cell || offered === undefined || offered === 'some') {
     return false;

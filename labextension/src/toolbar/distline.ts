@@ -30,17 +30,26 @@ export function isForRanks(source: string): boolean {
   return split(source) !== null;
 }
 
+/** Whether the cell is one that `%dist auto on` sends to the ranks: its first line of code is neither a magic nor a command. */
+export function isPlain(source: string): boolean {
+  const lines = `${source}\n`; // a comment ends with its line
+  return /^(?!%|!|get_ipython\(\))./.test(lines.slice(ABOVE.exec(lines)?.[0].length ?? 0));
+}
+
 /** The cell magic with which the cell begins, such as `%%bash`, unless that is `%%dist`; empty if there is none. */
 export function otherMagic(source: string): string {
   const below = source.slice(ABOVE.exec(source)?.[0].length ?? 0);
   return LINE.test(below) ? '' : (MAGIC.exec(below)?.[0] ?? '');
 }
 
-/** The ranks that the cell's line chooses; null if it has no such line, and runs in the notebook. */
-export function choiceOf(source: string): IChoice | null {
+/**
+ * The ranks that the cell's line chooses; null if it has no such line, and runs in the notebook. While `isAuto`, a plain
+ * cell without it runs on all ranks.
+ */
+export function choiceOf(source: string, isAuto = false): IChoice | null {
   const parts = split(source);
   if (!parts) {
-    return null;
+    return isAuto && isPlain(source) ? {} : null;
   }
   const choice: IChoice = {};
   separate(parts.words, choice);

@@ -7,7 +7,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { paletteCategory } from '../shell/names';
 import { CommandIDs, IClusters } from '../tokens';
-import { AttachedCluster } from './attached';
+import { attachedOf } from './attached';
 import { ranksCommand } from './cellranks';
 import { createClusterButton } from './clusterbutton';
 import { createRanksButton } from './ranksbutton';
@@ -32,16 +32,8 @@ export const toolbar: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('jdist');
-    const known = new WeakMap<NotebookPanel, AttachedCluster>();
-    const attachedOf = (panel: NotebookPanel): AttachedCluster => {
-      const attached = known.get(panel) ?? new AttachedCluster(panel.sessionContext);
-      if (!known.has(panel)) {
-        known.set(panel, attached);
-        panel.disposed.connect(() => attached.dispose());
-      }
-      return attached;
-    };
-    commands.addCommand(CommandIDs.chooseRanks, ranksCommand(notebooks, trans));
+    const isAuto = (): boolean => !!notebooks.currentWidget && attachedOf(notebooks.currentWidget).isAuto;
+    commands.addCommand(CommandIDs.chooseRanks, ranksCommand(notebooks, isAuto, trans));
     palette?.addItem({ command: CommandIDs.chooseRanks, category: paletteCategory(trans) });
     notebooks.activeCellChanged.connect(() => commands.notifyCommandChanged(CommandIDs.chooseRanks));
     toolbars?.addFactory<NotebookPanel>(NOTEBOOK, CLUSTER, panel =>

@@ -31,7 +31,7 @@ export function createRanksButton(
   const update = (): void => {
     const cell = content.activeCell;
     const reason = reasonAgainst(cell, trans);
-    const text = cell && !reason ? describeRanks(cell, trans) : '—';
+    const text = cell && !reason ? describeRanks(cell, attached.isAuto, trans) : '—';
     button.present({ text, about: reason || trans.__('This cell runs on: %1', text), isDisabled: !!reason });
     button.setHidden(!attached.name && !content.widgets.some(each => isForRanks(each.model.sharedModel.getSource())));
   };

@@ -75,3 +75,38 @@ def test_a_mark_says_how_the_run_has_ended(notebook: LabNotebook, lab: Lab) -> N
         again = LabNotebook(page, lab.pictures)
         again.until_ready()
         expect_marks(again)
+
+
+def test_cells_that_auto_sends_to_the_ranks_are_marked(lab: Lab, cluster: jdist.Cluster) -> None:
+    attach, on, plain, here, commented, off = range(6)
+    cells = [
+        CELLS[ATTACH],
+        "%dist auto on",
+        "x = rank",
+        "%dist status",
+        "# all of them\n%%dist\nrank",
+        "%dist auto off",
+    ]
+    with lab.open_notebook(cells, "auto.ipynb", viewport={"width": 1500, "height": 900}) as notebook:
+        ranks = notebook.cell(plain).locator(".jdist-RankMark")
+        button = notebook.page.locator(".jp-Toolbar-item[data-jp-item-name='jdist-ranks'] button")
+        notebook.run(attach)
+        expect(ranks).to_have_count(0)
+        notebook.run(on)
+        expect(ranks).to_have_text("all ranks")
+        expect(notebook.cell(here).locator(".jdist-RankMark")).to_have_count(0)
+        notebook.cell(plain).click()
+        expect(button).to_have_text("all ranks")
+        notebook.page.evaluate("() => sessionStorage.clear()")
+        notebook.page.reload()
+        expect(button).to_have_text("this notebook")  # the first cell is chosen
+        expect(ranks).to_have_text("all ranks")  # the kernel was asked
+        notebook.until_ready()
+        notebook.run(plain)
+        notebook.run(commented)
+        expect(mark(notebook, plain)).to_have_text("4/4 ✓")
+        expect(mark(notebook, commented)).to_have_text("4/4 ✓")
+        notebook.picture("marks-auto")
+        notebook.run(off)
+        expect(ranks).to_have_count(0)
+        expect(mark(notebook, plain)).to_have_text("4/4 ✓")

@@ -21,7 +21,13 @@ if rank == 2: only_here = {'a': weights}"""
 
 
 def test_the_section_of_variables(lab: Lab, cluster: jdist.Cluster) -> None:
-    cells = ["%load_ext jdist\n%dist attach shared", CELL, "%%dist\nlater = 1", "%%dist\nweights = torch.full((16, 16), 7.0 + rank // 2)", ""]
+    cells = [
+        "%load_ext jdist\n%dist attach shared",
+        CELL,
+        "%%dist\nlater = 1",
+        "%%dist\nweights = torch.full((16, 16), 7.0 + rank // 2)",
+        "",
+    ]
     with lab.open_notebook(cells, name="vars.ipynb", viewport={"width": 1500, "height": 1000}) as notebook:
         asked: list[str] = []
 

@@ -20,11 +20,13 @@ class RecordedComm:
         self.target = target_name
         self.sent = [data["cluster"]]
         self.ids = [data["id"]]
+        self.autos = [data["is_auto"]]
         self.is_closed = False
 
     def send(self, data: dict[str, Any]) -> None:
         self.sent.append(data["cluster"])
         self.ids.append(data["id"])
+        self.autos.append(data["is_auto"])
 
     def close(self) -> None:
         self.is_closed = True
@@ -112,6 +114,14 @@ def test_clusters_of_the_same_name_are_told_apart(opened: list[RecordedComm], se
     session.use(None)
     session.use(NamedCluster("c1", "second"))
     assert opened[0].ids == ["first", None, "second"]
+
+
+def test_where_plain_cells_run_is_told(opened: list[RecordedComm], session: Any) -> None:
+    ClusterComm(session)
+    session.use(NamedCluster("a"))
+    session.set_auto(True)
+    session.set_auto(False)
+    assert opened[0].autos == [False, True, False]
 
 
 def test_a_cluster_that_ends_by_itself_is_withdrawn(opened: list[RecordedComm], session: Any) -> None:
