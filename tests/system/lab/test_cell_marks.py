@@ -106,6 +106,8 @@ def test_cells_that_auto_sends_to_the_ranks_are_marked(lab: Lab, cluster: jdist.
         notebook.run(commented)
         expect(mark(notebook, plain)).to_have_text("4/4 ✓")
         expect(mark(notebook, commented)).to_have_text("4/4 ✓")
+        is_inside = "node => node.getBoundingClientRect().bottom <= node.parentNode.getBoundingClientRect().bottom"
+        assert mark(notebook, plain).evaluate(is_inside), "a cell of one line has room for it"
         notebook.picture("marks-auto")
         notebook.run(off)
         expect(ranks).to_have_count(0)
