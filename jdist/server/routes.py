@@ -22,7 +22,7 @@
     POST   clusters/NAME/frame             execute   {"ranks": "0-1", "index": 2}: cells run there; 0: outermost row
     POST   clusters/NAME/revive            execute   start its controller again after it has died
     GET    clusters/NAME/trace             read      ?run=N (default: the last): its torch.distributed calls
-    GET    clusters/NAME/runs/N            read      what a cell shows of the run, as a MIME bundle
+    GET    clusters/NAME/runs/N            read      what a cell shows of the run, and its metrics, as MIME bundles
     POST   clusters/NAME/cells             execute   {"code": …, "ranks": "2"}: run it there; what a cell shows of it
     GET    clusters/NAME/ranks/R/logs      read      ?lines=200
     GET    clusters/NAME/ranks/R/stack     read      the stack of its main thread
@@ -255,10 +255,12 @@ async def _show_trace(handler: Handler, name: str) -> None:
 async def _show_run(handler: Handler, name: str, number: str) -> None:
     handler.check(name, handler.get_query_argument("cluster", ""))
 
-    async def read(cluster: AsyncCluster) -> Bundle:
-        return await asyncio.to_thread(recorded_bundle, cluster, await cluster.read_run(int(number)))
+    async def read(cluster: AsyncCluster) -> dict[str, Bundle]:
+        run = await cluster.read_run(int(number))
+        shown = {"data": await asyncio.to_thread(recorded_bundle, cluster, run)}
+        return {**shown, "metrics": await asyncio.to_thread(run.metrics.bundle)} if len(run.metrics) else shown
 
-    handler.send({"data": await handler.ask(name, read, "the controller")})
+    handler.send(await handler.ask(name, read, "the controller"))
 
 
 @route("POST", "clusters/NAME/cells", "execute")

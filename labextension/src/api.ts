@@ -275,10 +275,9 @@ export class Api {
     return this._request(`clusters/${encodeURIComponent(name)}/interrupt`, 'POST', body);
   }
 
-  /** What a cell shows of a run, over or not, as a MIME bundle. */
-  async run(run: IRunId): Promise<PartialJSONObject> {
-    const path = `clusters/${encodeURIComponent(run.cluster)}/runs/${run.run}?cluster=${run.cluster_id ?? ''}`;
-    return (await this._request<{ data: PartialJSONObject }>(path)).data;
+  /** What a cell shows of a run, over or not, and of its metrics if it has logged any, as MIME bundles. */
+  run(run: IRunId): Promise<{ data: PartialJSONObject; metrics?: PartialJSONObject }> {
+    return this._request(`clusters/${encodeURIComponent(run.cluster)}/runs/${run.run}?cluster=${run.cluster_id ?? ''}`);
   }
 
   /** Runs code on some of the ranks of a run's cluster, beside it; what a cell shows of that, as a MIME bundle. */

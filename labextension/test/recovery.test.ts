@@ -2,8 +2,9 @@ import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 import { ICluster, RequestError } from '../src/api';
+import { METRICS_MIME } from '../src/metrics/data';
 import { IRunBundle, MIME } from '../src/run/model';
-import { AGAIN, LoadRun, LONGEST, recovered, Recovery, reportedState, STALE } from '../src/run/recovery';
+import { AGAIN, chartIndex, LoadRun, LONGEST, recovered, Recovery, reportedState, STALE } from '../src/run/recovery';
 
 const RUNNING: IRunBundle = {
   version: 1,
@@ -67,7 +68,7 @@ describe('an output', () => {
 
   it('that is stale is brought up to date until its run is done', async () => {
     const answers = [bundle({ ...RUNNING, seconds: 9 }, 'more'), bundle(DONE, 'all')];
-    const load = vi.fn(() => Promise.resolve(answers.shift() as never));
+    const load = vi.fn(() => Promise.resolve({ data: answers.shift() as never }));
     const output = new Output(load);
     await vi.advanceTimersByTimeAsync(STALE);
     expect(output.run.seconds).toBe(9);
@@ -83,7 +84,7 @@ describe('an output', () => {
     const output = new Output(() => new Promise(resolve => (answer = resolve)));
     await vi.advanceTimersByTimeAsync(STALE);
     output.draw();
-    answer(bundle(DONE) as never);
+    answer({ data: bundle(DONE) } as never);
     await vi.advanceTimersByTimeAsync(1);
     expect(output.run.state).toBe('running');
   });
@@ -111,7 +112,7 @@ describe('an output', () => {
     const output = new Output(load);
     await vi.advanceTimersByTimeAsync(2 * STALE);
     expect(output.lost).toEqual([]);
-    load.mockResolvedValueOnce(bundle(DONE) as never);
+    load.mockResolvedValueOnce({ data: bundle(DONE) });
     await vi.advanceTimersByTimeAsync(STALE);
     expect(output.run.state).toBe('done');
   });
@@ -125,7 +126,7 @@ describe('an output', () => {
 
   it('of a paused run is asked for less and less often, and drawn only if it has changed', async () => {
     const later = { ...PAUSED, seconds: 99 };
-    const load = vi.fn<LoadRun>(() => Promise.resolve(bundle(later, 'after 99 s') as never));
+    const load = vi.fn<LoadRun>(() => Promise.resolve({ data: bundle(later, 'after 99 s') }));
     const output = new Output(load, PAUSED);
     const setData = vi.spyOn(output.model, 'setData');
     await vi.advanceTimersByTimeAsync(600_000);
@@ -133,14 +134,14 @@ describe('an output', () => {
     expect(setData).not.toHaveBeenCalled();
     // As soon as the server's events say that it goes on, it is asked for again.
     load.mockClear();
-    load.mockResolvedValueOnce(bundle(DONE) as never);
+    load.mockResolvedValueOnce({ data: bundle(DONE) });
     output.recovery.hasChanged();
     await vi.advanceTimersByTimeAsync(AGAIN);
     expect(output.run.state).toBe('done');
   });
 
   it('that is large is drawn by its kernel less often, which is not taken for stale', async () => {
-    const load = vi.fn<LoadRun>(() => Promise.resolve(bundle(RUNNING) as never));
+    const load = vi.fn<LoadRun>(() => Promise.resolve({ data: bundle(RUNNING) }));
     const output = new Output(load, RUNNING, 'x'.repeat(500_000));
     output.draw();
     for (let i = 0; i < 10; i++) {
@@ -155,6 +156,40 @@ describe('an output', () => {
     new Output(load).recovery.dispose();
     await vi.advanceTimersByTimeAsync(STALE);
     expect(load).not.toHaveBeenCalled();
+  });
+});
+
+describe('the chart of a run', () => {
+  const metrics = (run: number): object => ({ [METRICS_MIME]: { version: 1, run } });
+  const earlier = bundle({ ...RUNNING, run: 6 });
+  const outputs = [{ 'text/plain': 'x' }, earlier, metrics(6), bundle(RUNNING), metrics(7)];
+
+  it('is found behind its output', () => {
+    expect(chartIndex(outputs as never, RUNNING)).toBe(4);
+    expect(chartIndex(outputs as never, { ...RUNNING, run: 6 })).toBe(2);
+  });
+
+  it('is added if there is none, unless the output is elsewhere', () => {
+    expect(chartIndex(outputs.slice(0, 4) as never, RUNNING)).toBe(4);
+    expect(chartIndex(outputs as never, { ...RUNNING, cluster_id: 'other' })).toBe(-1);
+  });
+
+  it('is brought back with the output', async () => {
+    const found: unknown[] = [];
+    const model = { data: bundle(RUNNING), setData: () => undefined } as unknown as IRenderMime.IMimeModel;
+    const answer = { data: bundle(DONE), metrics: { 'text/plain': 'loss' } };
+    const load: LoadRun = () => Promise.resolve(answer);
+    vi.useFakeTimers();
+    const recovery = new Recovery(
+      load,
+      () => undefined,
+      (_, metrics) => found.push(metrics)
+    );
+    recovery.drawn(model, RUNNING);
+    await vi.advanceTimersByTimeAsync(STALE);
+    vi.useRealTimers();
+    recovery.dispose();
+    expect(found).toEqual([answer.metrics]);
   });
 });
 

@@ -3,7 +3,7 @@
 import { IRenderMimeRegistry, MimeModel } from '@jupyterlab/rendermime';
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { TranslationBundle } from '@jupyterlab/translation';
-import { UUID } from '@lumino/coreutils';
+import { PartialJSONObject, UUID } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
 
 import { formatDuration, formatWholeSeconds } from '../format';
@@ -32,6 +32,8 @@ export interface IRunServices {
   step?: (run: IRunBundle, command: string) => Promise<void>;
   /** Requests the run from the server; without it, what an output has missed cannot be brought back. */
   load?: LoadRun;
+  /** Shows the metrics of the run below its output. */
+  charts?: (run: IRunBundle, from: Widget, metrics: PartialJSONObject) => void;
   /** Calls back whenever what the server's events say of a run has changed, until the function returned is called. */
   watch?: (run: () => IRunBundle | undefined, changed: () => void) => () => void;
   /** Opens the run's timeline; without it, there is no button. */
@@ -66,7 +68,8 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     const found = [this._paused, this._verdict, this._failures];
     [this.tabs, this._notices, this._body, ...found, this._answers, this._footer].forEach(each => this.addWidget(each));
     this._fillFooter();
-    this._recovery = _services.load && new Recovery(_services.load, reason => this._showLost(reason));
+    const charts = (run: IRunBundle, metrics: PartialJSONObject): void => _services.charts?.(run, this, metrics);
+    this._recovery = _services.load && new Recovery(_services.load, reason => this._showLost(reason), charts);
     this._unwatch = _services.watch?.(
       () => this._run,
       () => this._recovery?.hasChanged()

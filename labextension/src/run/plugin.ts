@@ -10,6 +10,7 @@ import { IRunBundle, MIME } from './model';
 import { IRunServices, RunOutput } from './output';
 import { RankTabs } from './ranktabs';
 import { LoadRun, reportedState } from './recovery';
+import { showMetrics } from './recoveredmetrics';
 import { remedyTaker } from './remedies';
 
 /** Ranks before HTML, which is in the same bundle for front ends without this extension. */
@@ -42,6 +43,7 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
       await app.commands.execute(command, { cluster, id, ranks });
     };
     const load: LoadRun = run => clusters.api.run(run);
+    const charts: IRunServices['charts'] = (run, from, metrics) => showMetrics(notebooks, from, run, metrics);
     const watch: IRunServices['watch'] = (run, changed) => {
       let state = '';
       const check = (): void => {
@@ -62,7 +64,7 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
       {
         safe: true, // JupyterLab sanitizes the HTML of an untrusted notebook
         mimeTypes: [MIME],
-        createRenderer: () => new RunOutput({ ...services, takeRemedy, step, load, watch, timeline })
+        createRenderer: () => new RunOutput({ ...services, takeRemedy, step, load, charts, watch, timeline })
       },
       RANK
     );

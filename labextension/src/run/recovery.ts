@@ -8,6 +8,7 @@ import { JSONExt, PartialJSONObject } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 
 import { ICluster, RequestError } from '../api';
+import { IMetricsBundle, METRICS_MIME } from '../metrics/data';
 import { pausedState } from '../paused';
 import { IRunBundle, MIME } from './model';
 
@@ -22,8 +23,8 @@ const CALM_RATE = 20;
 /** The server knows neither the run nor its output: asking again is of no use. */
 const FINAL = [400, 404, 410];
 
-/** Requests what a cell shows of the run. Rejects with a RequestError. */
-export type LoadRun = (run: IRunBundle) => Promise<PartialJSONObject>;
+/** Requests what a cell shows of the run, and of its metrics if there are any. Rejects with a RequestError. */
+export type LoadRun = (run: IRunBundle) => Promise<{ data: PartialJSONObject; metrics?: PartialJSONObject }>;
 
 /**
  * Follows one output; `onLost` is called with the reason if what it has missed cannot be had. The reason is empty for an
@@ -32,7 +33,8 @@ export type LoadRun = (run: IRunBundle) => Promise<PartialJSONObject>;
 export class Recovery implements IDisposable {
   constructor(
     private _load: LoadRun,
-    private _onLost: (reason: string) => void
+    private _onLost: (reason: string) => void,
+    private _onMetrics: (run: IRunBundle, metrics: PartialJSONObject) => void = () => undefined
   ) {}
 
   get isDisposed(): boolean {
@@ -89,9 +91,12 @@ export class Recovery implements IDisposable {
     this._isBackingOff = false;
     const isCurrent = (): boolean => drawn === this._drawn && !this._isDisposed;
     try {
-      const data = await this._load(run);
+      const { data, metrics } = await this._load(run);
       if (!isCurrent()) {
         return;
+      }
+      if (metrics) {
+        this._onMetrics(run, metrics);
       }
       const [before, after] = [model.data as PartialJSONObject, recovered(model.data as PartialJSONObject, data)];
       if (run.paused?.length && isSame(before, after)) {
@@ -119,6 +124,22 @@ export class Recovery implements IDisposable {
   private _isLoading = false;
   private _isDisposed = false;
   private _timer?: ReturnType<typeof setTimeout>;
+}
+
+/**
+ * Where among a cell's outputs the chart of a run is: the one of the run's number behind the run's own output. Where there
+ * is none, the number of outputs; -1 if the run's own output is not there either.
+ */
+export function chartIndex(outputs: readonly PartialJSONObject[], run: IRunBundle): number {
+  const isOwn = (data: PartialJSONObject): boolean => {
+    const found = data[MIME] as unknown as IRunBundle | undefined;
+    return found?.run === run.run && found.cluster_id === run.cluster_id;
+  };
+  const own = outputs.findIndex(isOwn);
+  const isChart = (data: PartialJSONObject): boolean =>
+    (data[METRICS_MIME] as unknown as IMetricsBundle | undefined)?.run === run.run;
+  const found = outputs.findIndex((data, i) => i > own && isChart(data));
+  return own < 0 ? -1 : found < 0 ? outputs.length : found;
 }
 
 /** A key that changes with what is reported of the run: its state, the ranks that are done, and where ranks are paused. */

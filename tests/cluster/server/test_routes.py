@@ -115,6 +115,18 @@ def test_a_run_is_shown_to_a_browser_that_was_not_there(browser: Browser, cluste
     assert (structure["run"], structure["cluster_id"], structure["state"]) == (run.number, cluster.id, "done")
 
 
+def test_the_metrics_of_a_run_are_shown_to_a_browser_that_was_not_there(
+    browser: Browser, cluster: jdist.Cluster
+) -> None:
+    run = cluster.run("import jdist\nfor i in range(3): jdist.log(loss=rank + 1 / (i + 1), step=i)")
+    found = browser.get(f"jdist/clusters/shared/runs/{run.number}?cluster={cluster.id}")
+    structure = found["metrics"]["application/vnd.jdist.metrics.v1+json"]
+    assert structure["run"] == run.number
+    assert [chart["name"] for chart in structure["charts"]] == ["loss"]
+    other = cluster.run("pass")
+    assert "metrics" not in browser.get(f"jdist/clusters/shared/runs/{other.number}")
+
+
 def test_a_cell_beside_a_run_that_waits_for_it(browser: Browser, cluster: jdist.Cluster) -> None:
     waiting = cluster.run("if rank != 1: dist.barrier()", background=True)
     assert eventually(lambda: browser.get("jdist/clusters/shared")["verdicts"], LONG)

@@ -21,7 +21,9 @@ CELLS = [
     """%%dist
 import os, time
 print('it begins')
+import jdist; jdist.log(loss=1.0, step=0)
 while not os.path.exists('SIGNAL'): time.sleep(0.02)
+for i in range(1, 50): jdist.log(loss=1 / i, step=i)
 print('the end of rank', 'abcd'[rank])""",
     "1 + 1",
     "%dist detach",
@@ -98,6 +100,7 @@ def test_what_a_page_has_missed_is_brought_back(
 ) -> None:
     notebook.start(WRITES)
     expect(notebook.output(WRITES)).to_contain_text("it begins")
+    expect(notebook.output(WRITES)).to_contain_text("4 points")
     page = notebook.page
     address = page.url
     page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
@@ -111,6 +114,7 @@ def test_what_a_page_has_missed_is_brought_back(
     expect(output).to_contain_text("the end of rank d")
     expect(output.locator(".jdist-RunFooter")).to_contain_text("4 ranks")
     expect(output.locator(".jdist-RunFooter")).not_to_contain_text("done")
+    expect(output).to_contain_text("4 ranks · 200 points")  # so is the chart
     # It is in the notebook, too, and so is saved.
     source = "i => window.jupyterapp.shell.currentWidget.content.widgets[i].model.sharedModel.toJSON()"
     kept = page.evaluate(source, WRITES)
