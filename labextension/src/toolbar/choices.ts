@@ -9,9 +9,9 @@ import { IChoice } from './distline';
 /** At most so many coordinates of a mesh are listed for each of its dimensions. */
 const MOST_INDICES = 16;
 
-/** A choice, and its ranks in words if they are known. */
+/** A choice, and its ranks in words if they are known; `some` asks for the ranks. */
 export interface IOffer {
-  choice: IChoice;
+  choice: IChoice | 'some';
   label: string;
 }
 
@@ -45,13 +45,15 @@ export function meshOffers(cluster: ICluster | undefined, trans: TranslationBund
   if ((cluster?.nnodes ?? 1) > 1) {
     dimensions.push({ name: 'node', size: cluster?.nnodes ?? 0 });
   }
-  return dimensions.flatMap(({ name, size }) =>
-    Array.from({ length: Math.min(size, MOST_INDICES) }, (_, index) => {
+  return dimensions.flatMap(({ name, size }) => {
+    const offers: IOffer[] = Array.from({ length: Math.min(size, MOST_INDICES) }, (_, index) => {
       const ranks = ranksOf(cluster, name, index);
       const at = `${name}=${index}`;
       return { choice: { ranks: at }, label: ranks.length ? trans.__('%1: ranks %2', at, formatRanks(ranks)) : at };
-    })
-  );
+    });
+    const label = trans.__('%1=%2 to %1=%3: type one…', name, MOST_INDICES, size - 1);
+    return size > MOST_INDICES ? [...offers, { choice: 'some', label }] : offers;
+  });
 }
 
 /** The ranks with this index of a dimension of the mesh, or on this node; none if they are not known. */

@@ -56,7 +56,10 @@ export function createRanksButton(
 
 function fill(menu: Menu, groups: IOffer[], mesh: IOffer[], trans: TranslationBundle): void {
   const add = (to: Menu, choice: IRanksArgs['choice'], label: string): void => {
-    to.addItem({ command: CommandIDs.chooseRanks, args: { choice: { ...(choice as object) }, label } });
+    to.addItem({
+      command: CommandIDs.chooseRanks,
+      args: { choice: typeof choice === 'string' ? choice : { ...choice }, label }
+    });
   };
   const submenu = (offers: IOffer[], label: string): void => {
     if (offers.length) {
