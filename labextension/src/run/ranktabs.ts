@@ -65,7 +65,8 @@ export class RankTabs extends Widget {
     for (const part of isStrip ? parts : failedFirst(parts)) {
       const time = isStrip || part.seconds === undefined ? '' : ` · ${formatDuration(part.seconds)}`;
       const { sign, label, tone } = outcomeState(part.state, this._trans);
-      const tab = this._tab(part.rank, `${part.rank}${time}`, this._describe(part, label), sign);
+      const word = isStrip || part.state === 'value' ? '' : ` ${label}`;
+      const tab = this._tab(part.rank, `${part.rank}${word}${time}`, this._describe(part, label), sign);
       tab.className = `jdist-mod-${tone}`;
       tabs.push(tab);
     }

@@ -197,7 +197,7 @@ def test_a_failure_comes_first_and_its_rank_too(notebook: LabNotebook) -> None:
     notebook.run(FAILS)
     output = notebook.output(FAILS)
     expect(tabs(output).nth(0)).to_have_text("All · 1 failed")
-    expect(tabs(output).nth(1)).to_have_text(re.compile(r"^✗ 2 · "))
+    expect(tabs(output).nth(1)).to_have_text(re.compile(r"^✗ 2 failed · "))
     expect(tabs(output).nth(1)).to_have_attribute("aria-label", re.compile("^rank 2, failed after"))
     first = output.locator(".jdist-RunFailure").first
     expect(first).to_contain_text("failed: ValueError: bad shard")
