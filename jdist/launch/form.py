@@ -8,9 +8,7 @@ from msgspec import Struct
 WORD = r"\S+"
 COUNT = r"[1-9]\d{0,5}"
 AMOUNT = r"\d{1,6}(\.\d{1,4})?"
-TIME_LIMIT = (
-    r"(\d+-)?\d+(:\d{1,2}){0,2}|[Uu][Nn][Ll][Ii][Mm][Ii][Tt][Ee][Dd]|[Ii][Nn][Ff][Ii][Nn][Ii][Tt][Ee]"  # sbatch's
-)
+TIME_LIMIT = r"(\d+-)?\d+(:\d{1,2}){0,2}|UNLIMITED|unlimited|INFINITE|infinite"  # sbatch's
 TYPED_COUNT = r"([\w.-]+:)?\d+(,[\w.-]+:\d+)*"  # ``4``, ``a100:2``, ``a100:2,v100:1``
 
 

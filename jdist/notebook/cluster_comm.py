@@ -11,7 +11,7 @@ TARGET = "jdist"  # The same in labextension/src/toolbar/attached.ts.
 
 
 class ClusterComm:
-    """Sends ``{"cluster": NAME, "id": ID, "is_auto": BOOL}``, or None for name and id, whenever another cluster is used,
+    """Sends ``{"cluster": NAME, "id": ID, "is_auto": BOOL}``, or None for name and id, when another cluster is used,
     the one in use has ended, or auto is turned on or off, and when a page asks.
 
     The comm is opened when a cluster is used for the first time. A page without jdist's extension knows no such target

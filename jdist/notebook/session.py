@@ -79,8 +79,8 @@ class Session:
         return lambda: self._followers.remove(follower)
 
     def follow_state(self, follower: Callable[[], None]) -> Callable[[], None]:
-        """Call ``follower`` when auto is turned on or off, and on the client's loop when the cluster in use has ended by
-        itself; returns the way to end that.
+        """Call ``follower`` when auto is turned on or off, and on the client's loop when the cluster in use has ended;
+        returns the way to end that.
         """
         self._state_followers.append(follower)
         return lambda: self._state_followers.remove(follower)
