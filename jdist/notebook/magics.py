@@ -38,7 +38,7 @@ class DistMagics(Magics):
         screen = kernel_screen() if hasattr(shell, "kernel") else TerminalScreen()
         self.session = Session(screen, shell.user_ns, "notebook")
         self.completer = RankCompleter(self.session)
-        self.comm = ClusterComm(self.session) if hasattr(shell, "kernel") else None
+        self.comm = ClusterComm(self.session) if screen.has_page else None
 
     @line_cell_magic
     def dist(self, line: str, cell: str | None = None) -> Any:

@@ -32,6 +32,7 @@ class Screen(Protocol):
     """The place where a session shows things and asks the user."""
 
     is_live: bool  # Whether something shown can be replaced.
+    has_page: bool  # Whether a page with jdist's extension may show it.
 
     def show(self, bundle: Bundle) -> Update:
         """Show a new thing, and return what replaces it."""
@@ -63,6 +64,7 @@ class NotebookScreen:
     """A notebook's cell output."""
 
     is_live = True
+    has_page = True
 
     def show(self, bundle: Bundle) -> Update:
         """Updates may come from other threads: they carry the cell's own context along."""
@@ -115,6 +117,8 @@ class LoggedNotebookScreen(NotebookScreen):
     log, which the program passes on, says now and then how far a run is.
     """
 
+    has_page = False
+
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._silence = _Silence(clock)
 
@@ -137,6 +141,7 @@ class TerminalScreen(NotebookScreen):
     """
 
     is_live = False
+    has_page = False
 
     def __init__(self, is_terminal: bool | None = None, clock: Callable[[], float] = time.monotonic):
         self._is_terminal = is_terminal  # None: it is one if stdout is.
