@@ -219,7 +219,8 @@ def test_where_the_server_cannot_reach_the_rank_there_is_a_command_to_copy(panel
 
     panel.page.route("**/ranks/2/console*", answer, times=1)
     panel.menu(2, "Console of a rank")
-    expect(panel.dialog).to_contain_text("No terminal can be opened here: the rank is on far. In a terminal on far")
+    expect(panel.dialog).to_contain_text("No terminal can be opened here: the rank is on far.")
+    expect(panel.dialog).to_contain_text("run this in a terminal on far:")
     expect(panel.dialog).to_contain_text("jupyter console --existing /")
     assert panel.serious_findings(".jp-Dialog") == []
     panel.dialog.get_by_role("button", name="Close").click()
