@@ -5,7 +5,11 @@ import { ServerConnection } from '@jupyterlab/services';
 import { PartialJSONObject } from '@lumino/coreutils';
 
 import { IRemedy } from './remedy';
+import { IResources } from './resources';
 import { IVariables } from './variables';
+
+/** Milliseconds within which the resources arrive: the server waits five seconds for each node. */
+const RESOURCES_TIMEOUT = 10_000;
 
 /** What a rank's main thread is doing. */
 export interface IDoing {
@@ -319,6 +323,13 @@ export class Api {
     return this._request(`clusters/${encodeURIComponent(name)}/variables/${what}`, 'POST', body);
   }
 
+  /** How busy the nodes and ranks were so many seconds back, in at most so many points. Does not keep the server alive. */
+  resources(name: string, seconds: number, points: number): Promise<IResources> {
+    const query = `seconds=${seconds}&points=${points}&no_track_activity=1`;
+    const path = `clusters/${encodeURIComponent(name)}/resources?${query}`;
+    return this._request(path, 'GET', undefined, AbortSignal.timeout(RESOURCES_TIMEOUT));
+  }
+
   /** Lets cells of these ranks run in a frame of the tree, counted from 0 for the outermost. */
   chooseFrame(name: string, index: number, ranks: string): Promise<unknown> {
     return this._request(`clusters/${encodeURIComponent(name)}/frame`, 'POST', { ranks, index });
@@ -357,9 +368,9 @@ export class Api {
     return this._request('launch');
   }
 
-  private async _request<T>(path: string, method = 'GET', body?: unknown): Promise<T> {
+  private async _request<T>(path: string, method = 'GET', body?: unknown, signal?: AbortSignal): Promise<T> {
     const url = URLExt.join(this._settings.baseUrl, 'jdist', path);
-    const init: RequestInit = { method };
+    const init: RequestInit = { method, signal };
     if (body !== undefined) {
       init.body = JSON.stringify(body);
     }

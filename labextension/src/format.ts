@@ -56,6 +56,17 @@ export function formatBytes(count: number): string {
   return `${Number(size.toPrecision(size < 1000 ? 3 : 4))} ${units[at]}`;
 }
 
+/** Bytes a second: `0 B/s`, `1.5 kB/s`, `112 MB/s`. */
+export function formatRate(rate: number): string {
+  const units = ['B/s', 'kB/s', 'MB/s', 'GB/s', 'TB/s'];
+  let [size, at] = [rate, 0];
+  while (size >= 999.5 && at + 1 < units.length) {
+    size /= 1000;
+    at += 1;
+  }
+  return `${Number(size.toPrecision(3))} ${units[at]}`;
+}
+
 /** `1.2 / 141 GiB`. */
 export function formatPartOfMemory(part: number, whole: number): string {
   return `${(part / 2 ** 30).toFixed(1)} / ${Math.round(whole / 2 ** 30)} GiB`;

@@ -3,6 +3,7 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 
 import { cellProgress } from './cells/plugin';
 import { rankMarks } from './cells/rankmarks';
+import { charts } from './charts/plugin';
 import { Clusters } from './clusters';
 import { metrics } from './metrics/plugin';
 import { panel } from './panel/plugin';
@@ -44,6 +45,7 @@ export default [
   cellProgress,
   rankMarks,
   runOutput,
+  charts,
   metrics,
   timeline,
   toolbar

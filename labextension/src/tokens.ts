@@ -61,6 +61,7 @@ export const IPreferences = new Token<IPreferences>('jdist:IPreferences', 'The s
 /** The commands. Their arguments `{ cluster, ranks }` say for which ranks; the default is what the panel shows. */
 export const CommandIDs = {
   openPanel: 'jdist:open-panel',
+  showResources: 'jdist:show-resources',
   start: 'jdist:start',
   choose: 'jdist:choose',
   attach: 'jdist:attach',

@@ -3,7 +3,9 @@
 import { nullTranslator } from '@jupyterlab/translation';
 
 import { ICluster, IDoing, IPause, IRank } from '../src/api';
+import { INodeResources, IResources } from '../src/resources';
 
+export const GIB = 2 ** 30;
 export const trans = nullTranslator.load('jdist');
 
 export function doing(changes: Partial<IDoing> = {}): IDoing {
@@ -39,4 +41,23 @@ export function cluster(changes: Partial<ICluster> = {}): ICluster {
 export function pause(changes: Partial<IPause> = {}): IPause {
   const at = { function: 'train_step', line: 8, file: '', of_run: 3 };
   return { run: 7, reason: 'breakpoint', text: 'train_step, line 8: loss.backward()', ...at, ...changes };
+}
+
+/** A node with two ranks and two samples, 2 s and 1 s before the answer. */
+export function node(number: number, changes: Partial<INodeResources> = {}): INodeResources {
+  const first = 2 * number;
+  return {
+    node: number,
+    hostname: `host-${number}`,
+    cores: 8,
+    memory_total: 64 * GIB,
+    ages: [2, 1],
+    series: { cpu: [3, 4], memory: [10 * GIB, 12 * GIB], received: [1e6, 2e6], sent: [0, 0] },
+    ranks: [first, first + 1].map(rank => ({ rank, series: { cpu: [rank, rank + 1], memory: [GIB, 2 * GIB] } })),
+    ...changes
+  };
+}
+
+export function resources(changes: Partial<IResources> = {}): IResources {
+  return { seconds: 60, nodes: [node(0)], runs: [], missing: [], ...changes };
 }

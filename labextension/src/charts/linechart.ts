@@ -7,15 +7,21 @@ import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import uPlot from 'uplot';
 
-import { bandColour, colourOf, faintColour, Role } from './colours';
+import { bandColour, colourOf, dashOf, gridColour, ILook, lineColour } from './colours';
 import { indexAt, placeOf } from './cursor';
+import { IMark, LABELS_HEIGHT, paintLevel, paintMarks, withoutOverlaps } from './marks';
+import { IDescription, showValues } from './values';
 
 /** One line. Its values are as many as the chart's x; null where there is none. */
-export interface ILine {
+export interface ILine extends ILook {
   label: string;
   values: (number | null)[];
-  /** How it looks: `main`, `faint` (thin, in the background) or `marked` (dashed, in the colour of errors). */
-  role: Role;
+}
+
+/** What an axis shows, if that does not follow from the data. */
+export interface IAxis {
+  range: [number, number];
+  ticks: number[];
 }
 
 /** What a chart shows. */
@@ -25,6 +31,12 @@ export interface IChartData {
   lines: ILine[];
   /** The area between two lines that are not drawn themselves. */
   band?: { low: (number | null)[]; high: (number | null)[] };
+  xAxis?: IAxis;
+  yAxis?: IAxis;
+  /** Parts of x that are shaded, with a label at their beginning. */
+  marks?: IMark[];
+  /** A dashed line at this y. */
+  level?: number;
 }
 
 /** How a chart looks, and how its numbers are written. */
@@ -34,14 +46,29 @@ export interface IChartOptions {
   height: number;
   /** Whether x is in seconds since 1970, rather than plain numbers. */
   isTime?: boolean;
-  /** The texts to show for the entry of `x` with this index: a head, and rows beneath it. */
-  describe: (index: number) => { head: string; rows: string[] };
-  /** The text of a number on the y axis. */
+  /** The texts to show for the entry of `x` with this index. */
+  describe: (index: number) => IDescription;
+  /** The text of a number on the y axis, and on the x axis. */
   format?: (value: number) => string;
+  formatX?: (value: number) => string;
+  /** `img` for a chart whose label says what it shows; it can be read with the keyboard as well. */
+  role?: 'application' | 'img';
+  /** Whether there is little room for axes. */
+  isSmall?: boolean;
+  /** Whether dragging zooms; by default it does. */
+  canZoom?: boolean;
+  /** Charts with the same x, whose cursors move together. */
+  linked?: Set<LineChart>;
+  /** Told which entry the cursor is on; -1 for none. */
+  onCursor?: (index: number) => void;
 }
 
 const X_AXIS = 28;
+const X_AXIS_SMALL = 20;
 const Y_AXIS = 56;
+const Y_AXIS_SMALL = 60;
+/** Half of the last text on the axis of x. */
+const RIGHT_SMALL = 16;
 const MARGIN = 8;
 const FONT = '11px system-ui, sans-serif';
 
@@ -52,7 +79,7 @@ export class LineChart extends Widget {
     this.addClass('jdist-Chart');
     const { node } = this;
     node.tabIndex = 0;
-    node.setAttribute('role', 'application');
+    node.setAttribute('role', _options.role ?? 'application');
     node.setAttribute('aria-label', _options.label);
     node.style.height = `${_options.height}px`;
     this._values.className = 'jdist-ChartValues';
@@ -60,6 +87,8 @@ export class LineChart extends Widget {
     this._values.hidden = true;
     document.body.append(this._values); // an output would cut it off
     node.addEventListener('blur', () => this._choose(-1));
+    node.addEventListener('pointermove', () => this._lead(true), true);
+    _options.linked?.add(this);
     this._resized = new ResizeObserver(() => this._fit());
     this._resized.observe(node);
     charts.set(node, this);
@@ -74,7 +103,9 @@ export class LineChart extends Widget {
     if (!this.isDisposed) {
       this._resized.disconnect();
       this._plot?.destroy();
+      this._plot = undefined;
       this._values.remove();
+      this._options.linked?.delete(this);
       charts.delete(this.node);
     }
     super.dispose();
@@ -82,21 +113,34 @@ export class LineChart extends Widget {
 
   /** Shows other data. */
   show_(data: IChartData): void {
-    const shape = JSON.stringify([data.lines.map(line => [line.label, line.role]), !!data.band]);
+    const shape = JSON.stringify([data.lines.map(({ label, role, order }) => [label, role, order]), !!data.band]);
     const { _plot: plot, _data: old, _chosen: chosen } = this;
     this._data = data;
-    if (shape !== this._shape) {
+    this._isUpdating = true;
+    const isNew = shape !== this._shape;
+    if (isNew) {
       this._shape = shape;
       plot?.destroy();
       this._plot = undefined;
       this._fit();
     } else if (plot) {
       const { min, max } = plot.scales.x;
-      const isZoomed = !!old && (min! > old.x[0] || max! < old.x[old.x.length - 1]);
-      plot.setData(columnsOf(data), !isZoomed);
+      const isZoomed = !!old && !data.xAxis && (min! > old.x[0] || max! < old.x[old.x.length - 1]);
+      plot.batch(() => plot.setData(columnsOf(data), !isZoomed)); // drawn at once, and not later
     }
-    if (chosen >= 0) {
+    if (chosen >= 0 && isNew) {
+      queueMicrotask(() => this._choose(Math.min(chosen, data.x.length - 1))); // a plot is drawn in a microtask
+    } else if (chosen >= 0 && !this._isByMouse) {
       this._choose(Math.min(chosen, data.x.length - 1));
+    }
+    this._isUpdating = false;
+  }
+
+  /** Changes what is read out; that of a chart with the focus stays, since it would be read again and again. */
+  set label(label: string) {
+    const { node } = this;
+    if (document.activeElement !== node || !node.getAttribute('aria-label')) {
+      node.setAttribute('aria-label', label);
     }
   }
 
@@ -116,6 +160,7 @@ export class LineChart extends Widget {
       return false;
     }
     event.preventDefault();
+    this._lead(false);
     this._choose(next);
     return true;
   }
@@ -141,27 +186,68 @@ export class LineChart extends Widget {
 
   private _plotOptions(data: IChartData, size: { width: number; height: number }): uPlot.Options {
     const { node } = this;
-    const axis: uPlot.Axis = {
-      font: FONT,
-      stroke: () => colourOf(node, 'text'),
-      grid: { stroke: () => colourOf(node, 'grid'), width: 1 },
-      ticks: { stroke: () => colourOf(node, 'grid'), width: 1 }
-    };
-    const { format } = this._options;
-    const y: uPlot.Axis = { ...axis, size: Y_AXIS, values: format && ((_, values) => values.map(format)) };
+    const { canZoom, isSmall, isTime } = this._options;
+    const shown = (): IChartData => this._data ?? data;
     const hidden: uPlot.Series = { stroke: 'transparent', width: 0, points: { show: false } };
     const lines = data.lines.map(line => seriesOf(node, line, data.lines.length));
     const bands = data.band && [{ series: [2, 1] as uPlot.Band.Bounds, fill: () => bandColour(node) }];
     return {
       ...size,
+      padding: [data.marks ? LABELS_HEIGHT : null, isSmall ? RIGHT_SMALL : null, null, null],
       legend: { show: false },
-      cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
-      scales: { x: { time: this._options.isTime ?? false } },
-      axes: [{ ...axis, size: X_AXIS }, y],
+      cursor: { y: false, points: { show: false }, drag: { x: canZoom ?? true, y: false } },
+      scales: {
+        x: { time: isTime ?? false, range: data.xAxis && (() => shown().xAxis!.range) },
+        y: { range: data.yAxis && (() => shown().yAxis!.range) }
+      },
+      axes: this._axes(data),
       series: [{}, ...(data.band ? [hidden, hidden] : []), ...lines],
       bands: bands ?? [],
-      hooks: { setCursor: [plot => this._tell(plot.cursor.idx ?? -1)] }
+      hooks: {
+        drawClear: [plot => paintMarks(plot, node, shown().marks ?? [])],
+        draw: [plot => shown().level !== undefined && paintLevel(plot, node, shown().level!)],
+        setCursor: [plot => this._tell(plot.cursor.idx ?? -1)]
+      }
     };
+  }
+
+  private _axes(data: IChartData): uPlot.Axis[] {
+    const { node } = this;
+    const { format, formatX, isSmall } = this._options;
+    const axis: uPlot.Axis = {
+      font: FONT,
+      stroke: () => colourOf(node, 'text'),
+      gap: isSmall ? 3 : 5,
+      grid: { stroke: () => gridColour(node), width: 1 },
+      ticks: { stroke: () => gridColour(node), width: 1, size: isSmall ? 4 : 10 }
+    };
+    const shown = (): IChartData => this._data ?? data;
+    const x: uPlot.Axis = {
+      ...axis,
+      size: isSmall ? X_AXIS_SMALL : X_AXIS,
+      values: formatX && ((plot, values) => fitting(plot, values, formatX)),
+      splits: data.xAxis && (() => shown().xAxis!.ticks)
+    };
+    const y: uPlot.Axis = {
+      ...axis,
+      size: isSmall ? Y_AXIS_SMALL : Y_AXIS,
+      values: format && ((_, values) => values.map(format)),
+      splits: data.yAxis && (() => shown().yAxis!.ticks)
+    };
+    return [x, y];
+  }
+
+  /** From now on, the user reads this chart: its values are shown, and the cursors of the linked ones follow. */
+  private _lead(isByMouse: boolean): void {
+    this._isByMouse = isByMouse;
+    this._isFollowing = false;
+  }
+
+  /** Puts the cursor where that of a linked chart is, which shows its values. */
+  private _follow(index: number): void {
+    this._isByMouse = false;
+    this._isFollowing = true;
+    this._choose(index);
   }
 
   /** Puts the cursor on an entry; -1 removes it. */
@@ -170,21 +256,23 @@ export class LineChart extends Widget {
     this._plot?.setCursor(x === undefined ? { left: -10, top: -10 } : { left: this._plot.valToPos(x, 'x'), top: 10 });
   }
 
-  /** Shows the values of an entry beside the cursor. */
+  /** Shows the values of an entry beside the cursor, and moves the cursors of linked charts there. */
   private _tell(index: number): void {
+    const hasMoved = index !== this._chosen;
     this._chosen = index;
-    this._values.hidden = index < 0;
-    if (index < 0 || !this._plot) {
+    if (hasMoved) {
+      this._options.onCursor?.(index);
+    }
+    this._values.hidden = index < 0 || this._isFollowing;
+    if (!this._isFollowing) {
+      this._options.linked?.forEach(each => each !== this && each._follow(index));
+    }
+    if (this._values.hidden || !this._plot) {
       return;
     }
-    const { head, rows } = this._options.describe(index);
-    const title = document.createElement('strong');
-    title.textContent = head;
-    const items = rows.map(row => Object.assign(document.createElement('div'), { textContent: row }));
-    const list = document.createElement('div');
-    list.append(...items);
-    this._values.replaceChildren(title, list);
-    this._values.classList.toggle('jdist-mod-many', rows.length > 12);
+    // What changes by itself is not read out.
+    this._values.setAttribute('aria-live', this._isUpdating ? 'off' : 'polite');
+    showValues(this._values, this._options.describe(index));
     this._place(this._plot);
   }
 
@@ -201,6 +289,10 @@ export class LineChart extends Widget {
   private _plot?: uPlot;
   private _shape = '';
   private _chosen = -1;
+  private _isByMouse = false;
+  /** Whether the cursor follows that of another chart. */
+  private _isFollowing = false;
+  private _isUpdating = false;
   private readonly _resized: ResizeObserver;
   private readonly _values = document.createElement('div');
 }
@@ -212,15 +304,37 @@ export function recolourCharts(): void {
   charts.forEach(chart => chart.recolour());
 }
 
+/** The texts of the numbers on the axis of x, as far as there is room. */
+function fitting(plot: uPlot, values: number[], format: (value: number) => string): string[] {
+  const { ctx } = plot;
+  ctx.save();
+  ctx.font = FONT;
+  const widthOf = (text: string): number => ctx.measureText(text).width;
+  const texts = withoutOverlaps(
+    values.map(format),
+    values.map(value => plot.valToPos(value, 'x')),
+    widthOf
+  );
+  ctx.restore();
+  return texts;
+}
+
 function seriesOf(node: HTMLElement, line: ILine, count: number): uPlot.Series {
   return {
     label: line.label,
-    stroke: () => (line.role === 'faint' ? faintColour(node, count) : colourOf(node, line.role)),
-    width: line.role === 'main' ? 2 : 1,
-    dash: line.role === 'marked' ? [5, 3] : undefined,
-    points: { show: line.values.length === 1 },
+    stroke: () => lineColour(node, line, count),
+    width: line.role === 'main' ? 2 : line.role === 'own' ? 1.5 : 1,
+    dash: dashOf(line),
+    points: { show: false, filter: (plot, series) => alone(plot.data[series]) },
     spanGaps: false
   };
+}
+
+/** The values without a neighbour, which are no line and so are drawn as points. */
+function alone(values: ArrayLike<number | null | undefined>): number[] | null {
+  const isKnown = (i: number): boolean => typeof values[i] === 'number';
+  const found = Array.from(values, (_, i) => i).filter(i => isKnown(i) && !isKnown(i - 1) && !isKnown(i + 1));
+  return found.length ? found : null;
 }
 
 /** The data as uPlot takes it: x, the band's lines, and the others. */

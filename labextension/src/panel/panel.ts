@@ -1,4 +1,4 @@
-/** The panel in the left sidebar: the clusters, and the verdicts, ranks and groups of the one that is shown. */
+/** The panel in the left sidebar: the clusters, and the verdicts, ranks and more of the one that is shown. */
 
 import { SidePanel } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
@@ -10,6 +10,8 @@ import { panelCaption } from '../shell/names';
 import { ClusterList } from './clusterlist';
 import { Groups } from './groups';
 import { RankTable } from './ranks/ranktable';
+import { Resources } from './resources/resources';
+import { ResourceView } from './resources/view';
 import { IContext, Section } from './section';
 import { StackTree } from './stacks';
 import { Variables } from './variables/variables';
@@ -20,7 +22,8 @@ const SHARES = new Map<unknown, number>([
   [StackTree, 4],
   [RankTable, 5],
   [Groups, 3],
-  [Variables, 5]
+  [Variables, 5],
+  [Resources, 6]
 ]);
 /** The sections that are as high as what they show, and the largest share of each. */
 const MOST = new Map<unknown, number>([
@@ -28,10 +31,10 @@ const MOST = new Map<unknown, number>([
   [VerdictList, 0.55]
 ]);
 /** The same for groups while there are none. */
-const NO_GROUPS = 0.1;
+const NO_GROUPS = 0.08;
 
 export class RanksPanel extends SidePanel {
-  constructor(context: IContext) {
+  constructor(context: IContext, view: ResourceView) {
     super();
     const { trans } = context;
     this.id = 'jdist-panel';
@@ -43,15 +46,24 @@ export class RanksPanel extends SidePanel {
     this._context = context;
     this._verdict = new VerdictList(context);
     this._stacks = new StackTree(context);
-    const sections = [new ClusterList(context), new RankTable(context), new Groups(context), new Variables(context)];
-    sections.forEach(each => this.addWidget(each));
+    this._resources = new Resources(context, view);
+    const sections = [new ClusterList(context), new RankTable(context), new Groups(context)];
+    const collapsed = [new Variables(context), this._resources]; // the ranks are asked only once it is opened
+    [...sections, ...collapsed].forEach(each => this.addWidget(each));
     const content = this.content as AccordionPanel;
-    content.collapse(sections.length - 1); // the ranks are asked only once it is opened
+    collapsed.forEach(each => content.collapse(this.widgets.indexOf(each)));
     // One that was collapsed had no share of the height.
     content.expansionToggled.connect(() => requestAnimationFrame(() => this._share()));
     context.clusters.changed.connect(this._onChanged, this);
     this._share();
     this._onChanged();
+  }
+
+  /** Expands the section of resources, and focuses it once the panel is activated. */
+  showResources(): void {
+    const content = this.content as AccordionPanel;
+    content.expand(this.widgets.indexOf(this._resources));
+    this._isResourcesDue = true;
   }
 
   protected onAfterShow(message: Message): void {
@@ -63,6 +75,11 @@ export class RanksPanel extends SidePanel {
 
   /** Focuses the active row of the table; without a table, the first button. */
   protected onActivateRequest(): void {
+    if (this._isResourcesDue) {
+      this._isResourcesDue = false;
+      this._resources.focus();
+      return;
+    }
     const first = '[role="grid"] [tabindex="0"], .jdist-section button';
     this.node.querySelector<HTMLElement>(first)?.focus();
   }
@@ -125,4 +142,6 @@ export class RanksPanel extends SidePanel {
   private readonly _context: IContext;
   private readonly _verdict: VerdictList;
   private readonly _stacks: StackTree;
+  private readonly _resources: Resources;
+  private _isResourcesDue = false;
 }

@@ -1,9 +1,10 @@
-/** State of the panel that is kept over a reload: which cluster it shows, and the view of its table. */
+/** State of the panel that is kept over a reload: which cluster it shows, and the views of its table and charts. */
 
 import { IStateDB } from '@jupyterlab/statedb';
 import { Debouncer } from '@lumino/polling';
 
 import { IClusters } from '../tokens';
+import { IResourceView, ResourceView } from './resources/view';
 import { ITableView, Selection } from './selection';
 
 const KEY = 'jdist:panel';
@@ -13,10 +14,16 @@ const SAVE_AFTER = 500;
 interface IPersisted {
   cluster?: string;
   view?: Partial<ITableView>;
+  resources?: Partial<IResourceView>;
 }
 
 /** Restores the state, and saves every change from then on. */
-export async function persistState(state: IStateDB | null, clusters: IClusters, selection: Selection): Promise<void> {
+export async function persistState(
+  state: IStateDB | null,
+  clusters: IClusters,
+  selection: Selection,
+  resources: ResourceView
+): Promise<void> {
   if (!state) {
     return;
   }
@@ -24,12 +31,16 @@ export async function persistState(state: IStateDB | null, clusters: IClusters, 
   if (persisted?.view) {
     selection.changeView(persisted.view);
   }
+  if (persisted?.resources) {
+    resources.change(persisted.resources);
+  }
   if (persisted?.cluster) {
     await clusters.choose(persisted.cluster);
   }
   let saved = JSON.stringify(persisted);
   const save = new Debouncer(async () => {
-    const now = { cluster: clusters.current?.name ?? '', view: { ...selection.view } };
+    const cluster = clusters.current?.name ?? '';
+    const now = { cluster, view: { ...selection.view }, resources: { ...resources.values } };
     if (JSON.stringify(now) !== saved) {
       saved = JSON.stringify(now);
       await state.save(KEY, now);
@@ -37,4 +48,5 @@ export async function persistState(state: IStateDB | null, clusters: IClusters, 
   }, SAVE_AFTER);
   clusters.changed.connect(() => void save.invoke());
   selection.changed.connect(() => void save.invoke());
+  resources.changed.connect(() => void save.invoke());
 }

@@ -23,6 +23,7 @@ import { StartDialogs } from '../start/dialog';
 import { IClusters, IPreferences } from '../tokens';
 import { RanksPanel } from './panel';
 import { persistState } from './persistedstate';
+import { ResourceView } from './resources/view';
 import { Selection } from './selection';
 
 /** Requires only what every front end provides; Notebook 7 lacks some of the optional services. */
@@ -73,14 +74,19 @@ export const panel: JupyterFrontEndPlugin<void> = {
       restorer,
       editors,
       open,
+      openResources: () => {
+        side.showResources();
+        open();
+      },
       start: () => dialogs.open()
     });
     notePauses(clusters);
     clusters.changed.connect(() => commands.notifyCommandChanged());
     selection.changed.connect(() => commands.notifyCommandChanged());
-    void persistState(state, clusters, selection);
+    const resources = new ResourceView();
+    void persistState(state, clusters, selection, resources);
 
-    const side = new RanksPanel({ clusters, selection, commands, trans, preferences });
+    const side = new RanksPanel({ clusters, selection, commands, trans, preferences }, resources);
     app.shell.add(side, 'left', { rank: 350 });
     restorer?.add(side, side.id);
 

@@ -52,6 +52,8 @@ export interface ICommands {
   editors: IEditorServices | null;
   /** Opens the panel. */
   open: () => void;
+  /** Opens the panel with its section of resources. */
+  openResources: () => void;
   /** Opens the dialog that starts a cluster. */
   start: () => Promise<void>;
 }
@@ -69,7 +71,7 @@ export function addCommands(options: ICommands): void {
   }
 }
 
-function clusterCommands({ actions, trans, open, start }: ICommands): Record<string, Command> {
+function clusterCommands({ actions, trans, open, openResources, start }: ICommands): Record<string, Command> {
   const { clusters } = actions;
   const exists = (args: Args): boolean => actions.cluster(args) !== undefined;
   const isReady = (args: Args): boolean => actions.cluster(args)?.state === 'ready';
@@ -84,6 +86,12 @@ function clusterCommands({ actions, trans, open, start }: ICommands): Record<str
         }
         open();
       }
+    },
+    [CommandIDs.showResources]: {
+      label: trans.__('Show resources'),
+      caption: trans.__('CPU, memory, GPU and network of ranks and nodes over time'),
+      icon: ranksIcon,
+      execute: openResources
     },
     [CommandIDs.start]: {
       // The launcher and the menu File ▸ New list things to make, by their names.
