@@ -32,6 +32,8 @@ const MOST = new Map<unknown, number>([
 ]);
 /** The same for groups while there are none. */
 const NO_GROUPS = 0.08;
+/** Pixels of the table of ranks with its filter, its head and two rows, for which groups give way. */
+const LEAST_TABLE = 120;
 
 export class RanksPanel extends SidePanel {
   constructor(context: IContext, view: ResourceView) {
@@ -123,7 +125,13 @@ export class RanksPanel extends SidePanel {
     const all = others.reduce((sum, each) => sum + weight(each), 0);
     const shareOf = (each: Section): number =>
       each.isHidden ? 0 : (fixed.get(each) ?? (Math.max(0, rest) * weight(each)) / all);
-    (this.content as AccordionPanel).setRelativeSizes(sections.map(shareOf));
+    const shares = new Map(sections.map(each => [each, shareOf(each)]));
+    const [table, groups] = [RankTable, Groups].map(kind => open.find(each => each instanceof kind));
+    if (table && groups && whole) {
+      const taken = Math.max(0, Math.min(shares.get(groups)!, LEAST_TABLE / whole - shares.get(table)!));
+      shares.set(groups, shares.get(groups)! - taken).set(table, shares.get(table)! + taken);
+    }
+    (this.content as AccordionPanel).setRelativeSizes(sections.map(each => shares.get(each)!));
   }
 
   private _fixedShare(section: Section, whole: number): number {

@@ -29,7 +29,8 @@ def shown(lab: Lab) -> Iterator[Panelled]:
 
 @pytest.fixture
 def hanging(shown: Panelled, cluster: jdist.Cluster) -> Iterator[Panelled]:
-    """The panel of a cluster with a run that cannot finish."""
+    """The panel of a cluster with a mesh, and a run that cannot finish."""
+    cluster.new_mesh("dp=2,tp=2")
     shown.choose("shared")
     run = cluster.run(HANG, background=True)
     expect(shown.verdict).to_contain_text("rank 3")

@@ -190,7 +190,7 @@ def test_nothing_there_says_why_and_what_to_do(shown: Panelled) -> None:
     answer(shown, 403)
     expect(shown.panel.get_by_role("alert")).to_contain_text("You are not allowed to see clusters on this server: no")
     answer(shown, clusters="another answer")
-    expect(shown.panel.get_by_role("alert")).to_contain_text("start the Jupyter server again and reload")
+    expect(shown.panel.get_by_role("alert")).to_contain_text("restart the Jupyter server and reload")
     assert shown.serious_findings() == []
     answer(shown, clusters=[cluster("c1")])
     shown.panel.get_by_role("button", name="Refresh the list").click()
