@@ -55,6 +55,25 @@ def train_step(step):
     return loss
 
 losses = [train_step(step) for step in range(3, 6)]"""
+TRAINS = """%%dist
+import jdist, math, random, time
+random.seed(rank)
+for step in range(60):
+    time.sleep(0.02)
+    loss = 2 * math.exp(-step / 20) + 0.1 + random.gauss(0, 0.04) + (0.25 if rank == 2 else 0)
+    jdist.log(loss=loss, lr=1e-3 * min(1, (step + 1) / 10), step=step)"""
+WORKS = """%%dist
+import time
+held = []
+for turn in range(3):
+    held.append(torch.ones(8 << 20 << rank // 2))     # 32 MiB, twice as much on node 1
+    until = time.time() + (1.5 if rank == 2 else 3)
+    matrix = held[0][:1 << 16].view(256, 256)
+    while time.time() < until:
+        time.sleep(0.002 * (rank + 1))
+        matrix @ matrix
+    dist.barrier()
+    time.sleep(1)"""
 LOOKS = "%%dist\nstep, loss"
 
 
@@ -239,6 +258,38 @@ def lab_debug(lab: Lab) -> None:
         expect(panel.row(3)).to_contain_text("idle")
 
 
+def lab_metrics(lab: Lab) -> None:
+    """Charts of what the ranks log, with one rank that is far from the others."""
+    with notebook_of(lab, "metrics", TRAINS, width=960, height=900) as notebook:
+        notebook.run(1)
+        expect(notebook.output(1).locator("canvas").first).to_be_visible()
+        notebook.page.mouse.move(0, 0)
+        save(notebook.page.screenshot(clip=together(notebook.cell(1))), "lab-metrics")  # type: ignore[arg-type]
+
+
+def lab_resources(lab: Lab) -> None:
+    """Resources of the ranks during the last minute, with a mark at each run."""
+    with notebook_of(lab, "resources", WORKS, WORKS, width=1280, height=900) as notebook:
+        panel = Panelled(notebook.page)
+        panel.open()
+        panel.choose("training")
+        panel.widen()
+        panel.do("jdist:show-resources")
+        section = panel.panel.locator(".jdist-resources")
+        section.get_by_role("combobox").last.select_option(label="last 1 min")
+        notebook.run(1)
+        notebook.run(2)
+        for name in ("Ranks", "Groups"):
+            panel.panel.get_by_role("heading", name=f"{name} Section").click()
+        notebook.page.mouse.move(1000, 20)
+        canvases = section.locator("canvas")
+        expect(canvases.first).to_be_visible()
+        part = together(section.get_by_role("combobox").first, *canvases.all())
+        save(notebook.page.screenshot(clip=part), "lab-resources")  # type: ignore[arg-type]
+        for name in ("Ranks", "Groups", "Resources"):
+            panel.panel.get_by_role("heading", name=f"{name} Section").click()
+
+
 def panel_of_widgets(lab: Lab) -> None:
     """``%dist panel`` while a run cannot finish."""
     with notebook_of(lab, "widgets", "%dist panel", SKIPS, width=1000, height=1100) as notebook:
@@ -256,6 +307,8 @@ PICTURES: dict[str, Callable[[Lab], None]] = {
     "lab-start": lab_start,
     "lab-timeline": lab_timeline,
     "lab-debug": lab_debug,
+    "lab-metrics": lab_metrics,
+    "lab-resources": lab_resources,
     "panel": panel_of_widgets,
 }
 

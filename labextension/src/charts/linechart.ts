@@ -230,7 +230,8 @@ export class LineChart extends Widget {
     };
     const y: uPlot.Axis = {
       ...axis,
-      size: isSmall ? Y_AXIS_SMALL : Y_AXIS,
+      size: (plot, texts) =>
+        Math.max(isSmall ? Y_AXIS_SMALL : Y_AXIS, widestOf(plot, texts ?? []) + (isSmall ? 7 : 15)),
       values: format && ((_, values) => values.map(format)),
       splits: data.yAxis && (() => shown().yAxis!.ticks)
     };
@@ -302,6 +303,16 @@ const charts = new Map<Element, LineChart>();
 /** Draws all charts in the colours of the present theme. */
 export function recolourCharts(): void {
   charts.forEach(chart => chart.recolour());
+}
+
+/** The width in pixels of the widest of these texts on an axis. */
+function widestOf(plot: uPlot, texts: string[]): number {
+  const { ctx } = plot;
+  ctx.save();
+  ctx.font = FONT;
+  const width = Math.max(0, ...texts.map(text => ctx.measureText(text).width));
+  ctx.restore();
+  return Math.ceil(width);
 }
 
 /** The texts of the numbers on the axis of x, as far as there is room. */
