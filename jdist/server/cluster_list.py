@@ -299,7 +299,7 @@ class ClusterList:
         """Follow the clusters that run; show the others."""
         for name in {**running, **self._followers}:
             known, connection = self._followers.get(name), running.get(name)
-            if known is not None and (known.is_over or known.connection != connection):
+            if known is not None and (known.is_over or not _is_same(known.connection, connection)):
                 await self._followers.pop(name).close()
             if connection is not None and name not in self._followers:
                 follower = BrowserFollower(connection, self._handle_update, self._is_watched, self._on_running)
@@ -317,6 +317,11 @@ class ClusterList:
     def _check_size(self, name: str, world_size: int) -> None:
         others = sum(each.world_size for each in self._followers.values() if each.connection.name != name)
         self.policy.check_ranks(others + world_size)
+
+
+def _is_same(known: Connection, found: Connection | None) -> bool:
+    """Whether both lead to the same controller; it may have been opened for other hosts since."""
+    return found is not None and replace(found, addresses=known.addresses, public_port=known.public_port) == known
 
 
 async def _stop(cluster: AsyncCluster) -> bool:

@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest';
 
-import { ILaunch, ILauncherForm } from '../src/api';
+import { ILaunch, ILauncherForm } from '../src/launch';
 import { EMPTY_FORM, IStartForm, optionKey, problemsOf, splitWords, startRequest } from '../src/start/request';
 import { trans } from './samples';
 
 function fields(changes: Partial<ILauncherForm> = {}): ILauncherForm {
-  return { hosts: '', nodes: '1', options: [], arguments: '', problem: '', ...changes };
+  return { hosts: '', nodes: '1', options: [], arguments: '', problem: '', cannot_add: '', ...changes };
 }
 
 const partition = { flag: '--partition', label: 'Partition', example: 'gpu', note: '' };

@@ -14,7 +14,7 @@ _NUMBERS = ("mean", "std", "norm")
 _SHOWN = ("rank", "type", "shape", "dtype", "device", "placement", "bytes", *_NUMBERS, "NaN", "")
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _OTHERS = {"nan": "NaN", "negative_infinity": "-inf", "positive_infinity": "inf", "outside": "changed meanwhile"}
-_BAR, _HEIGHT = 6, 40  # Pixels: the width of a bar and the height of the highest one.
+_WIDTH, _HEIGHT = 192, 40  # Pixels of a histogram, and of its highest bar.
 _HEADS = (
     "name",
     "ranks",
@@ -126,19 +126,23 @@ def histogram_line(counts: Sequence[int]) -> str:
 
 
 def histogram_svg(histogram: Mapping[str, Any]) -> str:
-    """A bar for each bin, in the colour of the text; its title says the bin's ends and how many elements it has."""
+    """A bar for each bin, in the colour of the text; the title says where most elements are."""
     low, high, counts = histogram["low"], histogram["high"], histogram["counts"]
-    most, width = max(counts) or 1, high / len(counts) - low / len(counts)
-    bars = []
-    for i, count in enumerate(counts):
-        if count:
-            height = max(1.0, count / most * _HEIGHT)
-            title = f"{low + i * width:.4g} to {low + (i + 1) * width:.4g}: {count:,}"
-            place = f'x="{i * _BAR}" y="{_HEIGHT - height:.1f}" width="{_BAR - 1}" height="{height:.1f}"'
-            bars.append(f"<rect {place}><title>{title}</title></rect>")
-    size = f'width="{len(counts) * _BAR}" height="{_HEIGHT + 1}"'
-    label = f"{sum(counts):,} elements from {low:.4g} to {high:.4g}, by value"
+    most, size = max(counts), len(counts)
+    bar = _WIDTH / size
+    heights = [max(1.0, count / most * _HEIGHT) if count else 0.0 for count in counts]
+    path = "".join(
+        f"M{i * bar:.4g} {_HEIGHT}v-{height:.3g}h{bar - 1:.3g}v{height:.3g}z"
+        for i, height in enumerate(heights)
+        if height
+    )
+    title = f"{sum(counts):,} elements from {low:.4g} to {high:.4g}"
+    if most:
+        at = counts.index(most)
+        ends = (low * (1 - i / size) + high * (i / size) for i in (at, at + 1))
+        title += f"; the most, {most:,}, from {' to '.join(f'{end:.4g}' for end in ends)}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" {size} fill="currentColor" '
-        f'fill-opacity="0.65">{"".join(bars)}<rect y="{_HEIGHT}" width="{len(counts) * _BAR}" height="1"/></svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{_WIDTH}" height="{_HEIGHT + 1}" '
+        f'fill="currentColor" fill-opacity="0.65"><title>{title}</title><path d="{path}"/>'
+        f'<rect y="{_HEIGHT}" width="{_WIDTH}" height="1"/></svg>'
     )

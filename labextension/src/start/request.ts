@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { ILaunch, ILauncherForm } from '../api';
+import { ILaunch, ILauncherForm } from '../launch';
 
 /** The options as they were typed. */
 export interface IStartForm {
@@ -32,15 +32,16 @@ export const EMPTY_FORM: IStartForm = {
 };
 
 /** A launcher of which the server says nothing. */
-const UNKNOWN: ILauncherForm = { hosts: '', nodes: '', options: [], arguments: '', problem: '' };
+const UNKNOWN: ILauncherForm = { hosts: '', nodes: '', options: [], arguments: '', problem: '', cannot_add: '' };
 
-const COUNT = /^[1-9]\d{0,5}$/;
+/** A number of nodes or ranks. */
+export const COUNT = /^[1-9]\d{0,5}$/;
 const NAME = /^[-_]*[\p{L}\p{N}][\p{L}\p{N}_-]*$/u;
 /** A word of a command line; quotes keep spaces together. */
 const WORD = /(?:[^\s"']|"[^"]*"|'[^']*')+/g;
 
 /** The fields of the launcher that is chosen. */
-export function fieldsOf(launch: ILaunch, form: IStartForm): ILauncherForm {
+export function fieldsOf(launch: ILaunch, form: Pick<IStartForm, 'launcher'>): ILauncherForm {
   return launch.forms[form.launcher] ?? UNKNOWN;
 }
 
@@ -94,14 +95,10 @@ function problemOfRanks(form: IStartForm, launch: ILaunch, trans: TranslationBun
 
 /** The request to the server; null for what the form leaves open, which the server then decides. */
 export function startRequest(form: IStartForm, launch: ILaunch): Record<string, unknown> {
-  const { hosts: takesHosts, options, arguments: takesArguments } = fieldsOf(launch, form);
+  const { hosts: takesHosts } = fieldsOf(launch, form);
   const { launcher, backend } = form;
   const [nnodes, perNode, hosts] = [form.nnodes.trim(), form.nproc_per_node.trim(), form.hosts.trim()];
-  const words = options.flatMap(({ flag }) => {
-    const value = (form.options[optionKey(launcher, flag)] ?? '').trim();
-    return value ? [flag, value] : [];
-  });
-  words.push(...(takesArguments ? splitWords(form.launcher_args) : []));
+  const words = launcherWords(form, launch);
   return {
     launcher: launcher || null,
     nnodes: takesHosts !== 'required' && nnodes ? Number(nnodes) : null,
@@ -111,6 +108,19 @@ export function startRequest(form: IStartForm, launch: ILaunch): Record<string, 
     hosts: (takesHosts && hosts) || null,
     launcher_args: words.length ? words : null
   };
+}
+
+/** The words for the launcher: its options that are given, and the further arguments. */
+export function launcherWords(
+  form: Pick<IStartForm, 'launcher' | 'options' | 'launcher_args'>,
+  launch: ILaunch
+): string[] {
+  const { options, arguments: takesArguments } = fieldsOf(launch, form);
+  const words = options.flatMap(({ flag }) => {
+    const value = (form.options[optionKey(form.launcher, flag)] ?? '').trim();
+    return value ? [flag, value] : [];
+  });
+  return [...words, ...(takesArguments ? splitWords(form.launcher_args) : [])];
 }
 
 /** The words of a command line, as a shell splits them: `-a "b c"` has two. */
