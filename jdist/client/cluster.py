@@ -14,7 +14,7 @@ from jdist.client.doctor.diagnosis import Diagnosis, Finding
 from jdist.client.expressions import script_cell
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.nodes import Nodes
-from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
+from jdist.client.lifecycle.start import Progress, Waiting, make_settings, print_waiting
 from jdist.client.link import Link, new_request
 from jdist.client.profile.options import profile_options
 from jdist.client.run import CellRun
@@ -261,19 +261,23 @@ class AsyncCluster(SessionCluster):
         self,
         nproc: int | None = None,
         *,
+        host: str = "",
         launcher: str | None = None,
         launcher_args: Sequence[str] = (),
         fork: bool | None = None,
         timeout: float = 120.0,
+        on_progress: Callable[[Waiting], None] | None = None,
     ) -> Resized:
         """Launch one node more, and form the world again with its ranks, which get the highest numbers.
 
-        ``nproc`` ranks, by default as many as the last node has; ``launcher`` and ``fork`` by default as the cluster
-        was started; ``timeout`` in seconds. Every other rank keeps its number and its names; on the new ones, setup
-        cells have been run and :meth:`restore` copies what replicas hold. Raises UsageError (also while a cell runs),
-        LaunchError.
+        ``nproc`` ranks, by default as many as the last node has; ``host``, for ssh and mpi, is "c", or "c:2" with its
+        ranks; ``launcher`` and ``fork`` by default as the cluster was started. ``on_progress`` is called with what the
+        launcher waits for; by default that is written to standard error. Every other rank keeps its number and its
+        names; on the new ones, setup cells have been run and :meth:`restore` copies what replicas hold. Raises
+        UsageError (also while a cell runs), LaunchError.
         """
-        return await self._nodes.add(nproc, launcher, launcher_args, fork=fork, timeout=timeout)
+        options: dict[str, Any] = {"fork": fork, "timeout": timeout, "on_progress": on_progress or print_waiting}
+        return await self._nodes.add(nproc, launcher, launcher_args, host=host, **options)
 
     async def remove(self, ranks: Ranks) -> Resized:
         """End ``ranks`` for good, and form the world again without them; a node that has none left is released.

@@ -156,6 +156,7 @@ class State:
             FollowRun: self._pausing.handle_follow,
             membership.Restart: self._rank_loss.handle_restart,
             membership.AddNode: self._resizing.handle_add_node,
+            membership.AbortAddNode: self._resizing.handle_abort,
             membership.RemoveRanks: self._resizing.handle_remove_ranks,
             membership.DropNodes: self._admission.handle_drop_nodes,
             Autosave: self._autosaver.handle_autosave,

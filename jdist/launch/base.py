@@ -27,6 +27,8 @@ class LaunchPlan(Struct, frozen=True):
     log: str  # File (mode 0600) for the agents' own output.
     first: int = 0  # Lowest node rank to launch; more than 0 for a node that is added to a running cluster.
     nnodes: int = 0  # Number of nodes to launch; 0: all nodes of the cluster.
+    host: Host | None = None  # The host that the user named for a node to add.
+    controller: int = 0  # Process id of the controller if it is on this host, in whose place agents here are started.
 
     @property
     def node_ranks(self) -> range:

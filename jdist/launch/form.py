@@ -29,4 +29,5 @@ class LauncherForm(Struct, frozen=True):
     nodes: str = "1"  # How many nodes there are where the user leaves that open.
     options: tuple[LauncherOption, ...] = ()
     arguments: str = "further arguments of the launcher"  # What other words it takes; "": none.
+    cannot_add: str = ""  # Why no node can be added with it to a running cluster; "" if that is possible.
     problem: str = ""  # Why this launcher cannot be used here; "" if nothing is known against it.

@@ -38,13 +38,11 @@ class JoinLauncher(Launcher):
             return ""
         place = f"--node-rank {self.plan.first} " if self.plan.first else ""
         fork = "" if self.plan.settings.fork else "--no-fork "
+        where = "on the node to add" if self.plan.first else "on each node, in any order and at any time"
         if path := _file(self.plan.settings.launcher_args):
-            return (
-                "run this on each node, in any order and at any time (the line is in a file):\n"
-                f"jdist join {place}{fork}{path}"
-            )
+            return f"run this {where} (the line is in a file):\njdist join {place}{fork}{path}"
         return (
-            "run this on each node, in any order and at any time (whoever has the line can join; it expires):\n"
+            f"run this {where} (whoever has the line can join; it expires):\n"
             f"echo {self._line} | jdist join {place}{fork}-"
         )
 

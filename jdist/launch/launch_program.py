@@ -69,13 +69,19 @@ class ProgramLog:
 class LaunchProgram:
     """A running launch program."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: ProgramLog):
-        """Start the program. Raises LaunchError."""
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: ProgramLog, directory: str | None = None):
+        """Start the program, in ``directory`` or in this process's. Raises LaunchError."""
         self.log = log
         try:
             with log.open() as output:
                 self._process = subprocess.Popen(
-                    list(argv), stdin=subprocess.PIPE, stdout=output, stderr=output, env=env, start_new_session=True
+                    list(argv),
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    env=env,
+                    cwd=directory,
+                    start_new_session=True,
                 )
         except OSError as e:
             raise LaunchError(f"{argv[0]} cannot be run: {e}") from None

@@ -1,5 +1,6 @@
 """Local: one agent for each node on this machine. Each dials the controller as a remote agent would."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Awaitable
@@ -8,6 +9,7 @@ from pathlib import Path
 from jdist.launch.base import join_words
 from jdist.launch.form import LauncherForm
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, last_words
+from jdist.wire.processes import surroundings
 
 
 class LocalLauncher(ProgramLauncher):
@@ -35,9 +37,16 @@ class LocalLauncher(ProgramLauncher):
         return [sys.executable, "-P", "-m", "jdist", *join_words(node_rank, fork=self.plan.settings.fork)]
 
     def start_agent(self, node_rank: int) -> LaunchProgram:
-        """Start a node's agent, which waits for its join line."""
-        env = {**os.environ, **dict(self.plan.settings.env)}
-        agent = self.programs[node_rank] = LaunchProgram(self.command(node_rank), env, ProgramLog(self.plan.log))
+        """Start a node's agent, which waits for its join line.
+
+        Whoever adds a node or brings one back, its ranks find files and modules as those do that were there before.
+        """
+        directory, env = None, dict(os.environ)
+        if self.plan.controller:
+            with contextlib.suppress(OSError):  # it has ended
+                directory, env = surroundings(self.plan.controller)
+        log, env = ProgramLog(self.plan.log), {**env, **dict(self.plan.settings.env)}
+        agent = self.programs[node_rank] = LaunchProgram(self.command(node_rank), env, log, directory)
         return agent
 
     def why_ended(self, program: LaunchProgram, status: int) -> str:  # noqa: ARG002 — the agents share their log

@@ -16,9 +16,10 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.follow import RETRY_AFTER, ClusterFollower, Observations, watched_pause
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages.status import Notice, StatusReport
+from jdist.server.adding import NodeAdder, read_arguments
 from jdist.server.event_feed import ClusterEvent, EventFeed
 from jdist.server.snapshots import ClusterSnapshot, snapshot_of, summary_of
-from jdist.server.starts import KIND, PendingStarts, Policy
+from jdist.server.starts import KIND, LOCAL, PendingStarts, Policy
 from jdist.wire.transport.keys import Connection
 
 T = TypeVar("T")
@@ -142,6 +143,7 @@ class ClusterList:
         self._rescan = asyncio.Event()
         self._feed = EventFeed(self.snapshot, emit)
         self._starts = PendingStarts(lambda name, notice: self._feed.update(name, False, notice), self._check_size)
+        self._adder = NodeAdder(lambda name, notice: self._feed.update(name, bool(notice), notice))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._following = asyncio.ensure_future(self._follow())
         self._following.add_done_callback(self._log_fault)
@@ -155,7 +157,7 @@ class ClusterList:
     def snapshot(self, name: str) -> ClusterSnapshot | None:
         """The cluster called ``name`` as it is now; None if there is none."""
         known = self._followers[name].aged_snapshot if name in self._followers else self._others.get(name)
-        return self._starts.snapshot(name, known)
+        return self._adder.snapshot(name, self._starts.snapshot(name, known))
 
     async def list(self) -> list[ClusterSnapshot]:
         """All clusters, without their ranks."""
@@ -166,7 +168,7 @@ class ClusterList:
         """All that can be known of a cluster now; None if there is none."""
         if name not in self._followers:
             return self.snapshot(name)
-        return self._starts.snapshot(name, await self._followers[name].detail())
+        return self._adder.snapshot(name, self._starts.snapshot(name, await self._followers[name].detail()))
 
     async def ranks_here(self) -> int:
         """The number of ranks in all clusters together."""
@@ -179,31 +181,67 @@ class ClusterList:
         return await self._starts.begin(self.policy.complete(asked, await self.ranks_here()))
 
     async def instructions(self, name: str) -> str:
-        """What the user has to do for the nodes of a start to join. It may contain the join line. Raises UsageError."""
-        return self._starts.instructions(name)
+        """What the user has to do for nodes to join. It may contain the join line. Raises UsageError."""
+        return self._adder.instructions(name) or self._starts.instructions(name)
 
-    async def act(self, name: str, what: Callable[[AsyncCluster], Awaitable[T]], within: float) -> T | None:
-        """Do something with a cluster. Raises UsageError, ConnectionLost, LaunchError.
+    async def adding_options(self, name: str) -> dict[str, Any]:
+        """The launcher by which the cluster was started, and how many ranks its last node has."""
+        facts = self._observer(name).attachment.facts
+        return {"launcher": self._launcher_of(name), "nproc": facts.nproc_per_node[-1], "backend": facts.backend}
 
-        Returns None if it has not ended after ``within`` seconds: it goes on, and an event reports its failure.
-        """
+    async def add_nodes(self, name: str, asked: Mapping[str, Any]) -> int:
+        """Begin to add nodes to a cluster; the number by which that is known. Raises UsageError, ConnectionLost."""
+        arguments, observer = read_arguments(asked), self._observer(name)
+        launcher = self.policy.check_launcher(arguments.launcher or self._launcher_of(name))
+        usual = observer.attachment.facts.nproc_per_node[-1]
+        self.policy.check_ranks(await self.ranks_here() + arguments.count_ranks(usual))
+        return self._adder.begin(name, observer, arguments, launcher)
+
+    async def end_adding(self, name: str) -> None:
+        """Cancel the adding of nodes that is under way; those that have joined stay."""
+        await self._adder.end(name)
+
+    def _launcher_of(self, name: str) -> str:
+        charter = find.charter_of(self._followers[name].connection)
+        return LOCAL if charter is None else charter.settings.launcher
+
+    def _observer(self, name: str) -> AsyncCluster:
+        """Raises ConnectionLost if the cluster does not answer."""
         follower = self._followers.get(name)
         if follower is None or follower.observer is None or follower.observer.link.lost:
             shown = self.snapshot(name) or ClusterSnapshot(name=name, state="gone")
             raise ConnectionLost(f"cluster {name} is {shown.state}: {shown.reason}")
-        task = asyncio.ensure_future(what(follower.observer))
+        return follower.observer
+
+    async def act(
+        self,
+        name: str,
+        what: Callable[[AsyncCluster], Awaitable[T]],
+        within: float,
+        describe: Callable[[T], str] | None = None,
+    ) -> T | None:
+        """Do something with a cluster. Raises UsageError, ConnectionLost, LaunchError.
+
+        Returns None if it has not ended after ``within`` seconds: it goes on, and an event reports its failure, or with
+        ``describe`` its result.
+        """
+        task = asyncio.ensure_future(what(self._observer(name)))
         ended, _ = await asyncio.wait([task], timeout=within)
         if ended:
             return task.result()
         self._tasks.add(task)
-        task.add_done_callback(lambda task: self._ended_late(name, task))
+        task.add_done_callback(lambda task: self._ended_late(name, task, describe))
         return None
 
-    def _ended_late(self, name: str, task: asyncio.Task[Any]) -> None:
+    def _ended_late(self, name: str, task: asyncio.Task[T], describe: Callable[[T], str] | None) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             self._log.info("jdist: cluster %s: %s: %s", name, type(error).__name__, error)
             self._feed.update(name, True, str(error))
+        elif describe is not None:
+            self._feed.update(name, True, describe(task.result()))
 
     async def stop(self, name: str, within: float) -> bool:
         """End a cluster or its start, or forget a failed one. False if it outlasts ``within`` s. Raises JdistError."""
@@ -233,6 +271,7 @@ class ClusterList:
         self._following.cancel()
         await asyncio.wait([self._following])
         await self._starts.close()
+        await self._adder.close()
         self._feed.close()
         for task in self._tasks:
             task.cancel()
@@ -262,7 +301,7 @@ class ClusterList:
         """Follow the clusters that run; show the others."""
         for name in {**running, **self._followers}:
             known, connection = self._followers.get(name), running.get(name)
-            if known is not None and (known.is_over or known.connection != connection):
+            if known is not None and (known.is_over or not _is_same(known.connection, connection)):
                 await self._followers.pop(name).close()
             if connection is not None and name not in self._followers:
                 follower = BrowserFollower(connection, self._handle_update, self._is_watched, self._on_running)
@@ -280,6 +319,11 @@ class ClusterList:
     def _check_size(self, name: str, world_size: int) -> None:
         others = sum(each.world_size for each in self._followers.values() if each.connection.name != name)
         self.policy.check_ranks(others + world_size)
+
+
+def _is_same(known: Connection, found: Connection | None) -> bool:
+    """Whether both lead to the same controller; it may have been opened for other hosts since."""
+    return found is not None and replace(found, addresses=known.addresses, public_port=known.public_port) == known
 
 
 async def _stop(cluster: AsyncCluster) -> bool:

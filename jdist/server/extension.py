@@ -9,10 +9,11 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from traitlets import Dict, Int, List, Unicode
 
+from jdist.server import node_routes, routes  # noqa: F401 — they register their routes
 from jdist.server.cluster_list import ClusterList
 from jdist.server.event_feed import ClusterEvent
 from jdist.server.handler import RESOURCE, cross
-from jdist.server.routes import ROUTES
+from jdist.server.routing import all_routes
 from jdist.server.starts import Policy
 
 SCHEMA = Path(__file__).with_name("events.yaml")
@@ -43,7 +44,7 @@ class Jdist(ExtensionApp):
         self._events.register_event_schema(SCHEMA)
 
     def initialize_handlers(self) -> None:
-        self.handlers.extend(ROUTES)
+        self.handlers.extend(all_routes())
 
     @property
     def _events(self) -> EventLogger:

@@ -8,6 +8,11 @@
     GET    clusters/NAME                   read      all that is known of one
     DELETE clusters/NAME                   write     stop it; cancel its start; forget a start that failed
     POST   clusters/NAME/instructions      execute   what to run on nodes so that they join; holds a key
+    GET    clusters/NAME/nodes             read      by which launcher nodes can be added, and how many ranks one has
+    POST   clusters/NAME/nodes             execute   add some: {"count": 2, "nproc": 4} or {"hosts": "a:2,b"}; 202
+    DELETE clusters/NAME/nodes             execute   cancel that; nodes that have joined stay
+    POST   clusters/NAME/sync              execute   {"path": "src"}: copy this server's file or folder to all nodes
+    POST   clusters/NAME/doctor            execute   examine its nodes and the network between them; findings first
     GET    clusters/NAME/attach            read      the lines of a notebook's cell that attaches to it
     POST   clusters/NAME/interrupt         execute   {"ranks": "0-1"} or {"run": 7}, or nothing: all
     POST   clusters/NAME/restart           execute   {"ranks": "0-1"} or nothing: all
@@ -47,9 +52,8 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Any, get_args
+from typing import get_args
 
-from jupyter_server.auth.decorator import authorized
 from tornado import web
 
 from jdist.client.attachment import Ranks
@@ -64,28 +68,13 @@ from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.output.recorded import Bundle, recorded_bundle
 from jdist.server import resources
 from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler
+from jdist.server.routing import route
 from jdist.server.starts import form_of
 from jdist.server.variables import snapshot_of, value_rows
 
 _MOST_LINES = 2000
 _CELL = 5.0  # Seconds for which a cell's end is waited for.
 _STEP = 1.0  # Seconds in which a step mostly is over; events report the rest.
-_PATTERNS = {"NAME": r"([^/]+)", "R": r"([0-9]{1,9})", "N": r"([0-9]{1,9})"}  # Of the parts of a path that differ.
-
-_Method = Callable[..., Awaitable[None]]
-_methods: dict[str, dict[str, Any]] = {}  # By path, as a regular expression, and HTTP method.
-
-
-def route(method: str, path: str, action: str | None = None) -> Callable[[_Method], _Method]:
-    """Register a function that answers requests of users who may do ``action`` (by default ``method``'s)."""
-    pattern = "/".join(_PATTERNS.get(part, part) for part in ("jdist", *path.split("/")))
-
-    def register(function: _Method) -> _Method:
-        permitted: _Method = authorized(action=action)(function)
-        _methods.setdefault(pattern, {})[method.lower()] = web.authenticated(permitted)
-        return function
-
-    return register
 
 
 @route("GET", "clusters")
@@ -335,6 +324,3 @@ def console_command(hostname: str, connection_file: str, program: str = "jupyter
     if importlib.util.find_spec(program) is None:
         return "", "jupyter_console is not installed beside the Jupyter server: pip install jupyter-console"
     return shlex.join([sys.executable, "-m", program, "--existing", connection_file]), ""
-
-
-ROUTES = [(pattern, type("Route", (Handler,), methods)) for pattern, methods in _methods.items()]

@@ -5,7 +5,7 @@ left out. Nothing in them is needed to reach a cluster: no key, no join line, no
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
@@ -132,6 +132,16 @@ class VerdictRow(Struct, frozen=True):
     remedies: tuple[Remedy, ...]
 
 
+class AddingRow(Struct, frozen=True):
+    """Nodes that are being added from a browser, of which ``done`` of ``count`` have joined."""
+
+    number: int  # By which the browser that asked for it knows it.
+    state: Literal["adding", "added", "failed"]
+    text: str  # What it waits for, or why it has failed.
+    done: int
+    count: int
+
+
 class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     """A cluster. ``state`` is the world's phase, or starting, silent, foreign or orphaned."""
 
@@ -142,7 +152,8 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     version: str = ""
     age: float | UnsetType = UNSET  # Seconds since it was so, for a cluster that does not answer any more.
     starting: str | UnsetType | None = UNSET  # What a start from a browser waits for; None if that start has failed.
-    has_instructions: bool | UnsetType = UNSET  # That start waits for nodes which the user has to start.
+    adding: AddingRow | UnsetType = UNSET  # Nodes that are, or have just been, added from a browser.
+    has_instructions: bool | UnsetType = UNSET  # A node is waited for which the user has to start.
     backend: str | UnsetType = UNSET
     generation: int | UnsetType = UNSET
     nnodes: int | UnsetType = UNSET

@@ -81,14 +81,15 @@ class Policy(Struct, frozen=True):
         first = str(self.default_args.get("launcher", LOCAL))
         return sorted(allowed, key=lambda name: name != first)
 
-    def _launcher(self, asked: str) -> str:
-        allowed = self.allowed_launchers
-        if not allowed:
-            return asked or LOCAL
-        name = asked or (LOCAL if LOCAL in allowed else allowed[0])
-        if name not in allowed:
-            raise UsageError(f"this server does not allow launcher {name!r}{nearest(name, allowed)}")
+    def check_launcher(self, name: str) -> str:
+        """The launcher's name. Raises UsageError if it may not be used."""
+        if self.allowed_launchers and name not in self.allowed_launchers:
+            raise UsageError(f"this server does not allow launcher {name!r}{nearest(name, self.allowed_launchers)}")
         return name
+
+    def _launcher(self, asked: str) -> str:
+        allowed = self.allowed_launchers or (LOCAL,)
+        return self.check_launcher(asked or (LOCAL if LOCAL in allowed else allowed[0]))
 
 
 def form_of(launcher: str) -> LauncherForm:

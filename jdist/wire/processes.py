@@ -80,6 +80,16 @@ def on_exit(pid: int, callback: Callable[[], None]) -> None:
     loop.add_reader(pidfd, handle_exit)
 
 
+def surroundings(pid: int) -> tuple[str, dict[str, str]]:
+    """The working directory of a process of this user and host, and the environment that it was started with.
+
+    Raises OSError if the process has ended, or is not this user's.
+    """
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    named = (os.fsdecode(each).partition("=") for each in variables if each)
+    return os.readlink(f"/proc/{pid}/cwd"), {name: value for name, _, value in named}
+
+
 def pid_namespace() -> int:
     """The 32-bit inode number of this process's pid namespace; 0 where there is none."""
     # Containers may share /tmp or /dev/shm and number their processes separately.

@@ -101,7 +101,7 @@ export class Actions {
   }
 
   /** The cluster that is meant; if the arguments name one that is gone, the user is told so. */
-  private _existing(args: Args): ICluster | undefined {
+  existing(args: Args): ICluster | undefined {
     const found = this.cluster(args);
     if (!found && typeof args.cluster === 'string') {
       Notification.warning(this._trans.__('There is no cluster %1 any more.', args.cluster), { autoClose: 5000 });
@@ -110,14 +110,14 @@ export class Actions {
   }
 
   async pause(args: Args): Promise<void> {
-    const name = this._existing(args)?.name;
+    const name = this.existing(args)?.name;
     if (name !== undefined) {
       await this.reportErrors(() => this.api.pause(name, this.ranksText(args)));
     }
   }
 
   async resume(args: Args, how: StepKind): Promise<void> {
-    const name = this._existing(args)?.name;
+    const name = this.existing(args)?.name;
     if (name !== undefined) {
       const id = typeof args.id === 'string' ? args.id : undefined;
       await this.reportErrors(() => this.api.resume(name, how, this.ranksText(args), id));
@@ -126,7 +126,7 @@ export class Actions {
 
   /** Lets cells of the ranks run in the frame number `args.index` of their stacks. */
   async chooseFrame(args: Args): Promise<void> {
-    const name = this._existing(args)?.name;
+    const name = this.existing(args)?.name;
     const ranks = this.ranksText(args);
     if (name !== undefined && ranks !== undefined) {
       await this.reportErrors(() => this.api.chooseFrame(name, Number(args.index), ranks));
@@ -134,7 +134,7 @@ export class Actions {
   }
 
   async interrupt(args: Args): Promise<void> {
-    const name = this._existing(args)?.name;
+    const name = this.existing(args)?.name;
     if (name !== undefined) {
       const run = typeof args.run === 'number' ? runOf(args) : undefined;
       await this.reportErrors(() => this.api.interrupt(name, this.ranksText(args), run));
@@ -174,7 +174,7 @@ export class Actions {
 
   /** Asks for confirmation first, since variables are lost. */
   async restart(args: Args): Promise<void> {
-    const cluster = this._existing(args);
+    const cluster = this.existing(args);
     if (!cluster) {
       return;
     }
@@ -208,7 +208,7 @@ export class Actions {
 
   /** Asks for confirmation first, except for a start that is in progress or has failed. */
   async stop(args: Args): Promise<void> {
-    const cluster = this._existing(args);
+    const cluster = this.existing(args);
     if (!cluster) {
       return;
     }
@@ -222,7 +222,7 @@ export class Actions {
 
   /** Shows the line that starts the missing nodes of a start, which the user has to run there. */
   async showInstructions(args: Args): Promise<void> {
-    const name = this._existing(args)?.name;
+    const name = this.existing(args)?.name;
     if (name !== undefined) {
       await this.reportErrors(async () => {
         const { about, line } = await this.api.instructions(name);
@@ -232,7 +232,7 @@ export class Actions {
   }
 
   async revive(args: Args): Promise<void> {
-    const name = this._existing(args)?.name;
+    const name = this.existing(args)?.name;
     if (name !== undefined) {
       await this.reportErrors(() => this.api.revive(name));
     }
@@ -240,7 +240,7 @@ export class Actions {
 
   /** Puts the code that attaches to the cluster into the open notebook, and runs it if `isRun`. */
   async attach(args: Args, isRun: boolean): Promise<void> {
-    const name = this._existing(args)?.name;
+    const name = this.existing(args)?.name;
     if (name !== undefined) {
       await this.reportErrors(async () => {
         const code = await this.api.attachCode(name);

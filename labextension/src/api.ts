@@ -4,6 +4,7 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import { PartialJSONObject } from '@lumino/coreutils';
 
+import { IAdding, IAddingOptions, ILaunch } from './launch';
 import { IRemedy } from './remedy';
 import { IResources } from './resources';
 import { IVariables } from './variables';
@@ -154,8 +155,10 @@ export interface ICluster {
   reason: string;
   /** Who is missing, while a start from a browser is in progress; null once it has failed. */
   starting?: string | null;
-  /** That start waits for nodes which the user has to start; `Api.instructions` has the line to paste. */
+  /** A node is waited for which the user has to start; `Api.instructions` has the line to paste. */
   has_instructions?: boolean;
+  /** Nodes that are added from a browser; for a minute also how that has ended. */
+  adding?: IAdding;
   version?: string;
   /** Seconds since it was as described, if it does not answer any more; counted from `receivedAt`. */
   age?: number;
@@ -178,44 +181,11 @@ export interface ICluster {
   receivedAt?: number;
 }
 
-/** An option of a launcher that has a field of its own. */
-export interface ILauncherOption {
-  flag: string;
-  label: string;
-  example: string;
-  note: string;
-  /** A regular expression that the whole value matches; empty or absent: anything. */
-  pattern?: string;
-}
-
-/** The fields of a launcher, as in jdist/launch/form.py. */
-export interface ILauncherForm {
-  hosts: '' | 'optional' | 'required';
-  /** How many nodes there are where the user leaves that open. */
-  nodes: string;
-  options: ILauncherOption[];
-  /** What other words the launcher takes; empty: none. */
-  arguments: string;
-  /** Why the launcher cannot be used here; empty if nothing is known against it. */
-  problem: string;
-}
-
 /** A run, and the cluster that it belongs to: by its name, and by the id that no other cluster has. */
 export interface IRunId {
   run: number;
   cluster: string;
   cluster_id?: string;
-}
-
-/** The options of a start. */
-export interface ILaunch {
-  /** The default comes first. */
-  launchers: string[];
-  forms: Record<string, ILauncherForm>;
-  /** The limit for all clusters together; 0: there is none. */
-  max_ranks: number;
-  ranks_here: number;
-  defaults: Record<string, string | number>;
 }
 
 /** How a terminal is attached to a rank. */
@@ -263,9 +233,33 @@ export class Api {
     return this._request(`clusters/${encodeURIComponent(name)}`, 'DELETE');
   }
 
-  /** What the user has to run on the nodes of a start, so that they join. The line holds a key. */
+  /** What the user has to run on nodes, so that they join. The line holds a key. */
   instructions(name: string): Promise<{ about: string; line: string }> {
     return this._request(`clusters/${encodeURIComponent(name)}/instructions`, 'POST', {});
+  }
+
+  addingOptions(name: string): Promise<IAddingOptions> {
+    return this._request(`clusters/${encodeURIComponent(name)}/nodes`);
+  }
+
+  /** Begins to add nodes; the number by which `ICluster.adding` knows that. */
+  addNodes(name: string, options: Record<string, unknown>): Promise<{ number: number }> {
+    return this._request(`clusters/${encodeURIComponent(name)}/nodes`, 'POST', options);
+  }
+
+  /** Cancels that; nodes that have joined stay. */
+  endAdding(name: string): Promise<unknown> {
+    return this._request(`clusters/${encodeURIComponent(name)}/nodes`, 'DELETE', {});
+  }
+
+  /** Copies a file or folder of the server to every node; there is no text yet if that takes long. */
+  sync(name: string, path: string): Promise<{ text?: string }> {
+    return this._request(`clusters/${encodeURIComponent(name)}/sync`, 'POST', { path });
+  }
+
+  /** Examines the nodes and the network between them: the findings first, then what was found out. */
+  doctor(name: string): Promise<{ text: string; is_well: boolean }> {
+    return this._request(`clusters/${encodeURIComponent(name)}/doctor`, 'POST', {});
   }
 
   /** The lines of a notebook's cell that attach to the cluster. */

@@ -117,6 +117,18 @@ export function clusterState(cluster: ICluster, trans: TranslationBundle): IStat
   return { ...lookUp(CLUSTERS, 'busy', trans), label };
 }
 
+/** Which node is being added and what it waits for, or why none could be; empty if none is. */
+export function addingText({ adding }: ICluster, trans: TranslationBundle): string {
+  if (adding?.state === 'failed') {
+    return trans.__('No node could be added: %1', adding.text);
+  }
+  if (adding?.state !== 'adding') {
+    return '';
+  }
+  const what = trans._n('Adding a node', 'Adding node %2 of %1', adding.count, adding.done + 1);
+  return adding.text ? trans.__('%1: %2', what, adding.text) : `${what}…`;
+}
+
 /** `8/8 ranks · gloo · idle`. */
 export function clusterLine(cluster: ICluster, trans: TranslationBundle): string {
   const ranks = cluster.world_size ? trans.__('%1/%2 ranks', cluster.ready ?? 0, cluster.world_size) : cluster.name;

@@ -72,6 +72,13 @@ export const CommandIDs = {
   stop: 'jdist:stop',
   instructions: 'jdist:instructions',
   revive: 'jdist:revive',
+  addNode: 'jdist:add-node',
+  sync: 'jdist:sync',
+  doctor: 'jdist:doctor',
+  /** `{ cluster, id, run }`, or the run of `{ ranks }`, that of the verdict, or the first one. */
+  goToCell: 'jdist:go-to-cell',
+  /** `{ cluster, run }`; without a run, all verdicts on the cluster. */
+  copyVerdict: 'jdist:copy-verdict',
   refresh: 'jdist:refresh',
   interrupt: 'jdist:interrupt',
   restart: 'jdist:restart',

@@ -29,6 +29,18 @@ export interface IVariables {
   notes: string[];
 }
 
+/** How many elements are in which of the bins from `low` to `high`, which are the same on all ranks. */
+export interface IHistogram {
+  low: number;
+  high: number;
+  counts: number[];
+  nan: number;
+  negative_infinity: number;
+  positive_infinity: number;
+  /** Elements that have changed since the ends were found out. */
+  outside: number;
+}
+
 /** What a value is; see ValueDescription of jdist/worker/values/describe.py. */
 export type ValueDescription = Partial<Omit<IVariant, 'ranks' | 'value' | 'nbytes'>> & {
   error?: string;
@@ -40,6 +52,7 @@ export type ValueDescription = Partial<Omit<IVariant, 'ranks' | 'value' | 'nbyte
   nan_count?: number | null;
   sampled?: boolean;
   thumb?: (number | null)[][] | null;
+  histogram?: IHistogram;
 };
 
 /** What a variable is on the ranks where that is the same. */

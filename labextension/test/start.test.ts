@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { ILaunch, ILauncherForm } from '../src/api';
+import { ILaunch, ILauncherForm } from '../src/launch';
 import {
   EMPTY_FORM,
   IStartForm,
@@ -13,7 +13,7 @@ import {
 import { trans } from './samples';
 
 function fields(changes: Partial<ILauncherForm> = {}): ILauncherForm {
-  return { hosts: '', nodes: '1', options: [], arguments: '', problem: '', ...changes };
+  return { hosts: '', nodes: '1', options: [], arguments: '', problem: '', cannot_add: '', ...changes };
 }
 
 const partition = { flag: '--partition', label: 'Partition', example: 'gpu', note: '' };

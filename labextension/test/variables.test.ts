@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 
 import { formatBytes } from '../src/format';
 import { bytes, comparison, numbers, shownVariables, SortKey, summary } from '../src/panel/variables/rows';
+import { apart, binText, describe as describeBins } from '../src/panel/variables/bins';
 import { IVariable, IVariant } from '../src/variables';
 import { trans } from './samples';
 
@@ -65,5 +66,35 @@ describe('the table of variables', () => {
       '212 MiB',
       '1000 GiB'
     ]);
+  });
+});
+
+describe('a histogram in words', () => {
+  const histogram = {
+    low: -1,
+    high: 1,
+    counts: [0, 3, 1, 0],
+    nan: 2,
+    negative_infinity: 0,
+    positive_infinity: 1,
+    outside: 0
+  };
+
+  it('has the ends of each bin and how many elements it has', () => {
+    expect(binText(histogram, 1, trans)).toBe('-0.5 to 0: 3 elements, 75.0 %');
+    expect(binText(histogram, 2, trans)).toBe('0 to 0.5: 1 element, 25.0 %');
+    expect(binText({ ...histogram, low: -1.7e308, high: 1.7e308 }, 3, trans)).toContain('8.5e+307 to 1.7e+308');
+  });
+
+  it('says at once where most elements are', () => {
+    expect(describeBins(histogram, trans)).toBe(
+      '4 elements from -1 to 1 in 4 bins; the most from -0.5 to 0: 3 elements, 75.0 %'
+    );
+    expect(describeBins({ ...histogram, counts: [0, 0] }, trans)).toBe('0 elements from -1 to 1 in 2 bins');
+  });
+
+  it('counts what is in no bin', () => {
+    expect(apart(histogram, trans)).toBe('2 NaN · 1 inf');
+    expect(apart({ ...histogram, nan: 0, positive_infinity: 0 }, trans)).toBe('');
   });
 });

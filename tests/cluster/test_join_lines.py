@@ -9,13 +9,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 import jdist
+from jdist.client.blocking import bridge
 from jdist.client.lifecycle.local_processes import join_here
 from jdist.client.lifecycle.start import Progress, Waiting
+from jdist.core.messages.membership import Resized
 from jdist.core.messages.status import Notice
 from jdist.wire.transport.invitations import JoinLine
 from support.cells import ALL_REDUCE
@@ -146,6 +149,41 @@ def test_a_server_becomes_a_node(fresh_cluster: Callable[..., jdist.Cluster], te
     own.stop()
     with pytest.raises(jdist.LaunchError, match=r"this machine did not become a node: .*does not answer at port"):
         join_here(line)
+
+
+def test_a_node_is_added_by_a_line_which_is_of_no_use_once_that_is_given_up(
+    fresh_cluster: Callable[..., jdist.Cluster], terminals: list[Terminal]
+) -> None:
+    own = fresh_cluster(1, 1)
+    told: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+
+    def begin() -> tuple[Future[Resized], str]:
+        """The node that is being added, and the line to run on it."""
+        work = own.asynchronous.add_node(1, launcher="join", timeout=600, on_progress=told.put)
+        future, _ = bridge().begin(work)
+        waiting = told.get(timeout=30)
+        assert waiting.is_instruction
+        found = re.search(
+            r"run this on the node to add .*\necho (jdist1\.\S+) \| jdist join --node-rank 1 -", waiting.text
+        )
+        assert found, waiting.text
+        return future, found[1]
+
+    given_up, line = begin()
+    given_up.cancel()
+    other = jdist.attach(own.name)
+    wanted, _ = bridge().begin(other.asynchronous.add_node(1))  # refused as long as the first place is open
+    assert wanted.result(60).added == (1,)
+    code, text = Terminal(line, "--node-rank", "1").end()
+    assert (code, "refused by the controller" in text) == (1, True), text
+    other.detach()
+    own.remove([1])
+
+    added, line = begin()
+    terminals.append(Terminal(line, "--node-rank", "1"))
+    assert added.result(60).added == (1,)
+    assert own.run(ALL_REDUCE, timeout=60).values == {0: 2.0, 1: 2.0}
+    own.stop()
 
 
 def test_what_is_no_line_of_this_cluster(tmp_path: Path) -> None:

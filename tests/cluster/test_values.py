@@ -508,6 +508,34 @@ def test_show(cluster: jdist.Cluster) -> None:
     assert "error" in cluster.show("nothing_there")[0]
 
 
+def test_show_has_histograms_in_bins_that_are_the_same_on_all_ranks(cluster: jdist.Cluster) -> None:
+    cluster.run("h = torch.linspace(-1, 1, 64) * (1 + rank // 2); h[0] = float('nan') if rank == 1 else h[0]")
+    found = {rank: each["histogram"] for rank, each in cluster.show("h").items()}
+    assert {(each["low"], each["high"]) for each in found.values()} == {(-2.0, 2.0)}
+    assert found[2] == found[3]
+    assert found[2]["counts"] == [2] * 32
+    assert sum(found[0]["counts"]) == 64
+    assert found[0]["counts"][:8] == [0] * 8, "it goes from -1 to 1 there"
+    assert (sum(found[1]["counts"]), found[1]["nan"]) == (63, 1)
+    assert "histogram" not in cluster.show("h[0]")[0], "one element has no distribution"
+    cluster.run("h = torch.arange(6) if rank else 'text'")
+    found = cluster.show("h")
+    assert "histogram" not in found[0]
+    assert found[1]["histogram"]["counts"] == [1] * 6
+
+
+def test_the_histogram_of_a_dtensor_is_that_of_each_ranks_part(cluster: jdist.Cluster) -> None:
+    cluster.run(
+        "from torch.distributed.tensor import DTensor, Shard\n"
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "own = init_device_mesh('cpu', (4,))\nd = DTensor.from_local(torch.full((3, 2), rank), own, [Shard(0)])"
+    )
+    found = cluster.show("d")
+    assert found[0]["shape"] == [12, 2]
+    counts = {rank: each["histogram"]["counts"] for rank, each in found.items()}
+    assert counts == {rank: [6 * (each == rank) for each in WORLD] for rank in WORLD}
+
+
 def test_check_of_tensors(cluster: jdist.Cluster) -> None:
     cluster.run("c = torch.zeros(50, 70)")
     assert cluster.check("c").is_equal

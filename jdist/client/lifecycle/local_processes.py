@@ -15,7 +15,7 @@ import msgspec
 
 from jdist.client.find import directory
 from jdist.core.errors import LaunchError
-from jdist.core.settings import Settings
+from jdist.core.settings import Host, Settings
 from jdist.launch.base import LaunchPlan
 from jdist.launch.launch_program import last_words, reap
 from jdist.wire.processes import has_ended
@@ -34,9 +34,11 @@ def log_path(name: str) -> Path:
     return directory() / f"jdist-{name}.log"
 
 
-def plan_launch(settings: Settings, first: int = 0, nnodes: int = 0) -> LaunchPlan:
+def plan_launch(
+    settings: Settings, first: int = 0, nnodes: int = 0, host: Host | None = None, controller: int = 0
+) -> LaunchPlan:
     """The launch of a cluster's nodes, or of ``nnodes`` more from ``first`` on, with the cluster's log."""
-    return LaunchPlan(settings, str(log_path(settings.name)), first, nnodes)
+    return LaunchPlan(settings, str(log_path(settings.name)), first, nnodes, host, controller)
 
 
 async def end_controller(starting: asyncio.Future[tuple[subprocess.Popen[bytes], ControllerStarted]]) -> None:

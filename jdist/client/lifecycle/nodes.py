@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -11,15 +11,25 @@ from jdist.client.attachment import Attachment, Ranks
 from jdist.client.history import Annotation
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.local_processes import plan_launch
-from jdist.client.lifecycle.start import Started, wait_launched
+from jdist.client.lifecycle.start import OnWaiting, Started, Waiting, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
 from jdist.client.sync.code_sync import SyncedCode
 from jdist.core.errors import LaunchError, UsageError
-from jdist.core.messages.membership import AddNode, Invite, Invited, PlaceOpened, RemoveRanks, Resized, Restart
+from jdist.core.messages.membership import (
+    AbortAddNode,
+    AddNode,
+    Invite,
+    Invited,
+    PlaceOpened,
+    RemoveRanks,
+    Resized,
+    Restart,
+)
 from jdist.core.ranks import describe_ranks
 from jdist.core.remedy import Remedy
-from jdist.core.settings import REFORM_TIMEOUT, Settings
-from jdist.launch.base import find_launcher
+from jdist.core.settings import REFORM_TIMEOUT, Host, Settings
+from jdist.launch.base import Launcher, find_launcher
+from jdist.launch.hosts import parse_hosts
 from jdist.wire.transport.keys import charter_path
 
 
@@ -52,7 +62,8 @@ class Nodes:
         if charter is None:
             by = charter_path(find.directory(), name)
             raise UsageError(f"{nodes} of cluster {name} can be brought back from the controller's host only, by {by}")
-        launcher = self._lifecycle.launcher or find_launcher(charter.settings.launcher)(plan_launch(charter.settings))
+        plan = plan_launch(charter.settings, controller=link.connection.pid)
+        launcher = self._lifecycle.launcher or find_launcher(charter.settings.launcher)(plan)
         launcher.node_names = () if link.facts is None else link.facts.launcher_names
         line = await self.invite(is_remote=launcher.is_remote)
         for node_rank in node_ranks:
@@ -74,7 +85,15 @@ class Nodes:
         return (await self._attachment.link.query_one(CONTROLLER, invite, Invited)).line
 
     async def add(
-        self, nproc: int | None, launcher: str | None, arguments: Sequence[str], *, fork: bool | None, timeout: float
+        self,
+        nproc: int | None,
+        launcher: str | None,
+        arguments: Sequence[str],
+        *,
+        host: str,
+        fork: bool | None,
+        timeout: float,
+        on_progress: OnWaiting,
     ) -> Resized:
         if nproc is not None and nproc < 1:
             raise UsageError(f"a node has at least one rank, not {nproc}")
@@ -86,31 +105,41 @@ class Nodes:
             settings = msgspec.structs.replace(settings, launcher=launcher, launcher_args=tuple(arguments))
         if fork is not None:
             settings = msgspec.structs.replace(settings, fork=fork)
-        resized = await self._launch_node(settings, AddNode(new_request(), nproc or 0, timeout))
+        named = _check_host(settings.launcher, host)
+        if nproc is None and named is not None and named.slots:
+            nproc = named.slots
+        pid = link.connection.pid if charter is not None else 0
+        message = AddNode(new_request(), nproc or 0, timeout)
+        resized = await self._launch_node(settings, message, named, pid, on_progress)
         self._attachment.history.add(Annotation("a node added"))
         await self._code.settled()
         return resized
 
-    async def _launch_node(self, settings: Settings, message: AddNode) -> Resized:
+    async def _launch_node(
+        self, settings: Settings, message: AddNode, host: Host | None, controller: int, on_progress: OnWaiting
+    ) -> Resized:
         """Launch an agent in the place that the controller opens; end it again if its ranks do not join the world."""
         launcher_class = find_launcher(settings.launcher)
+        link = self._attachment.link
         line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         line.set_result(await self.invite(is_remote=launcher_class.is_remote))
-        async with contextlib.aclosing(self._attachment.link.answers(message, message.timeout)) as answers:
+        async with contextlib.aclosing(link.answers(message, message.timeout)) as answers:
             node = body_of(await anext(answers), PlaceOpened).node_rank
-            launcher = launcher_class(plan_launch(settings, node, 1))
-
-            async def check() -> None:
-                if failures := launcher.failures():
-                    raise LaunchError(f"node {node} did not join: {'; '.join(failures.values())}")
-
             try:
-                await launcher.launch(line)
-                async with asyncio.timeout(message.timeout):
-                    resized = body_of(await wait_launched(anext(answers), check), Resized)
-                await launcher.release()
+                launcher = launcher_class(plan_launch(settings, node, 1, host, controller))
+                try:
+                    await launcher.launch(line)
+                    async with asyncio.timeout(message.timeout):
+                        check = _checked(launcher, node, on_progress)
+                        resized = body_of(await wait_launched(anext(answers), check), Resized)
+                    await launcher.release()
+                except BaseException:
+                    if link.facts is None or link.facts.nnodes <= node:  # else it is in the world, and stays
+                        await launcher.end()
+                    raise
             except BaseException as e:
-                await launcher.end()
+                if not link.lost:
+                    link.send(AbortAddNode(message.request))
                 if isinstance(e, TimeoutError):
                     late = f"node {node} was not in the world after {message.timeout:.0f} s"
                     raise LaunchError(late, remedies=(Remedy("status", "see what is missing"),)) from None
@@ -125,3 +154,34 @@ class Nodes:
         resized = await self._attachment.link.request(RemoveRanks(new_request(), chosen), Resized, REFORM_TIMEOUT)
         self._attachment.history.add(Annotation(f"{describe_ranks(chosen)} removed"))
         return resized
+
+
+def _check_host(launcher: str, text: str) -> Host | None:
+    """The host on which the launcher is to start a node; None if it is left open. Raises UsageError."""
+    form = find_launcher(launcher).form
+    if form.cannot_add:
+        raise UsageError(form.cannot_add, remedies=(Remedy("invite", "print a line for one"),))
+    if not text:
+        return None
+    if not form.hosts:
+        raise UsageError(f"--host {text}: --launcher {launcher} chooses the host by itself")
+    hosts = parse_hosts(text)
+    if len(hosts) > 1:
+        raise UsageError(f"--host {text}: one node is added at a time; name one host")
+    return hosts[0]
+
+
+def _checked(launcher: Launcher, node: int, on_progress: OnWaiting) -> Callable[[], Awaitable[None]]:
+    """A check that the launch has not failed, which also reports what it waits for, whenever that changes."""
+    shown = ""
+
+    async def check() -> None:
+        nonlocal shown
+        instructions = launcher.instructions()
+        if (text := instructions or launcher.describe()) != shown:
+            shown = text
+            on_progress(Waiting(text, is_instruction=bool(instructions)))
+        if failures := launcher.failures():
+            raise LaunchError(f"node {node} did not join: {'; '.join(failures.values())}")
+
+    return check

@@ -38,6 +38,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 Progress = ClusterFacts | Notice | Waiting  # Events to show while a cluster starts.
 OnProgress = Callable[[Progress], None]
+OnWaiting = Callable[[Waiting], None]
 
 
 def make_settings(

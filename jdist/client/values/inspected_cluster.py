@@ -30,7 +30,11 @@ class InspectedCluster(DebuggedCluster):
         self._values = Variables(attachment, self._runs)
 
     async def show(self, name: str, ranks: Ranks = None) -> dict[int, dict[str, Any]]:
-        """``{rank: description}``: type, shape, dtype, device, placement, mean, std, norm, NaN count, thumb."""
+        """``{rank: description}``: type, shape, dtype, device, placement, mean, std, norm, NaN count, thumb.
+
+        A tensor or array with several elements that can be ordered has a ``histogram``, in bins that are the same on
+        all ranks: ``{"low": -1.0, "high": 1.0, "counts": [3, …], "nan": 0, …}``; of a DTensor, that of the rank's part.
+        """
         return await self._values.show(name, ranks)
 
     async def check(self, expr: str, ranks: Ranks = None) -> compare.CheckResult:

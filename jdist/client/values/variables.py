@@ -9,9 +9,10 @@ from jdist.client.attachment import Attachment, Ranks
 from jdist.client.expressions import split_names
 from jdist.client.history import Annotation, BroadcastStep
 from jdist.client.values.carrier import OnProgress, reason_of
+from jdist.client.values.histogram import common_bins, histogram_of
 from jdist.core import rank_code
 from jdist.core.errors import UsageError, ValueFailed
-from jdist.core.messages.values import Describe, Described
+from jdist.core.messages.values import BinElements, BinnedElements, Describe, Described
 from jdist.wire.values.partition import concatenate, slice_along
 
 
@@ -62,11 +63,19 @@ class Variables:
         return concatenate([pulled[r] for r in sorted(pulled)], dim)
 
     async def show(self, name: str, ranks: Ranks) -> dict[int, dict[str, Any]]:
-        answers = await self._attachment.link.query(self._attachment.select_paused(ranks), Describe(name))
-        return {
+        link = self._attachment.link
+        answers = await link.query(self._attachment.select_paused(ranks), Describe(name))
+        found: dict[int, dict[str, Any]] = {
             r: msgspec.msgpack.decode(a.body) if isinstance(a, Described) else {"error": reason_of(a)}
             for r, a in sorted(answers.items())
         }
+        if (bins := common_bins(found)) is not None:
+            counted = tuple(r for r, each in found.items() if each.get("nan_count") is not None)
+            query = BinElements(name, bins.low, bins.high, bins.count)
+            for r, answer in (await link.query(counted, query)).items():
+                if isinstance(answer, BinnedElements):  # else they are complex, or something else by now
+                    found[r]["histogram"] = histogram_of(bins, answer)
+        return found
 
     async def broadcast(self, name: str, src: int) -> None:
         (source,) = self._attachment.select(src)

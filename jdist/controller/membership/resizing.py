@@ -29,7 +29,16 @@ from jdist.controller.model.world import Node, Numbering
 from jdist.controller.queries import Queries
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.rank_polling import RankPoller
-from jdist.core.messages.membership import AddNode, AgentHello, EndWorkers, PlaceOpened, RemoveRanks, Resized, Shutdown
+from jdist.core.messages.membership import (
+    AbortAddNode,
+    AddNode,
+    AgentHello,
+    EndWorkers,
+    PlaceOpened,
+    RemoveRanks,
+    Resized,
+    Shutdown,
+)
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
@@ -86,6 +95,12 @@ class Resizing:
         place, until = m.world.nnodes, m.now + message.timeout
         self._opening = _Opening(client, message.request, place, message.nproc, until, message.timeout)
         m.send(client, RankReply(message.request, -1, PlaceOpened(place)))
+
+    def handle_abort(self, client: str, message: AbortAddNode) -> None:
+        """Close the place that the client has opened; an agent that waits for it is rejected."""
+        opening = self._opening
+        if opening is not None and (opening.client, opening.request) == (client, message.request):
+            self._opening = None
 
     def offer(self, agent: str, hello: AgentHello, refusal: str) -> bool:
         """Have the agent wait for the open place; with a refusal, close that. False if no place is open for it."""

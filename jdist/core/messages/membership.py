@@ -78,6 +78,12 @@ class AddNode(Message, frozen=True):
     timeout: float = 120.0  # Seconds for the node to attach.
 
 
+class AbortAddNode(Message, frozen=True):
+    """Close the place that the AddNode of this ``request`` has opened, unless a node has taken it."""
+
+    request: str
+
+
 class RemoveRanks(Message, frozen=True):
     """End ``ranks`` for good and close the gaps that they leave in the numbering. Answered by Resized."""
 
@@ -277,7 +283,7 @@ class WorkerHello(Message, frozen=True):
     pid: int
 
 
-ClientMessage = Restart | AddNode | RemoveRanks | DropNodes
+ClientMessage = Restart | AddNode | AbortAddNode | RemoveRanks | DropNodes
 AgentMessage = AgentHello | WorkerUp | WorkerDown | LivenessLost | AgentLeaving | Heartbeat
 ToAgent = Welcome | LivenessRenewed | Rejected | StartWorker | EndWorkers | Shutdown
 ToUnauthenticated = Enrolled | Rejected

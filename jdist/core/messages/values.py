@@ -64,6 +64,28 @@ class Described(Message, frozen=True):
     body: bytes
 
 
+class BinElements(Message, frozen=True):
+    """Count the elements of a tensor or an array in ``bins`` bins of equal width between ``low`` and ``high``.
+
+    A bin has its lower end, and the last one the upper end, too. Of a DTensor, they are those of the rank's part.
+    """
+
+    expr: str
+    low: float
+    high: float
+    bins: int
+
+
+class BinnedElements(Message, frozen=True):
+    """The counts by bin, and those of elements that are in none. Of a very large tensor, those of a sample."""
+
+    counts: tuple[int, ...]
+    nan: int = 0
+    negative_infinity: int = 0
+    positive_infinity: int = 0
+    outside: int = 0  # Finite elements beyond the ends: they have changed since those were found out.
+
+
 class ListVariables(Message, frozen=True):
     """List the names that cells have bound and that match ``pattern``, from metadata alone.
 
@@ -163,5 +185,6 @@ class Hold(Message, frozen=True):
     path: str = ""
 
 
-RankOp = Evaluate | Fetch | Release | BindNames | Describe | ListVariables | Digest | ReadElement | Forward | Hold
-RankReplyBody = Evaluated | Fetched | Described | VariableList | Digested | ElementRead | ForwardedAt
+_Examined = Describe | BinElements | ListVariables | Digest | ReadElement
+RankOp = Evaluate | Fetch | Release | BindNames | _Examined | Forward | Hold
+RankReplyBody = Evaluated | Fetched | Described | BinnedElements | VariableList | Digested | ElementRead | ForwardedAt

@@ -7,9 +7,8 @@ from importlib.util import find_spec
 
 import msgspec
 
-from jdist.core.errors import LaunchError, UsageError
+from jdist.core.errors import LaunchError
 from jdist.core.quantities import ArgumentParser
-from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, LaunchPlan, poll_pause
 from jdist.launch.form import COUNT, WORD, LauncherForm, LauncherOption
@@ -45,14 +44,12 @@ class KubernetesLauncher(Launcher):
             LauncherOption("--context", "Context", note="Of the kubeconfig"),
         ),
         arguments="other options of the pods, such as --cpu 8 --memory 64Gi",
+        cannot_add="--launcher kubernetes cannot add a node to a running cluster",
     )
 
     def __init__(self, plan: LaunchPlan):
         super().__init__(plan)
         self._spec, self._context = _read(plan.settings, plan.label)
-        if plan.first:
-            text = "--launcher kubernetes cannot add a node to a running cluster"
-            raise UsageError(text, remedies=(Remedy("invite", "print a line for one"),))
         self._api: KubeApi | None = None
         self._polling: asyncio.Task[None] | None = None
         self._progress = ""  # Why pods are not running yet, or why the API server cannot be reached at the moment.

@@ -66,12 +66,14 @@ class MpiLauncher(ProgramLauncher):
     async def launch(self, join_line: Awaitable[str]) -> None:
         """Start mpirun. Open MPI's forwards the line to all processes; MPICH's needs a file with it first."""
         ranks, known = self.plan.node_ranks, self._known_hosts()
-        if not ranks.start:
-            hosts: Sequence[Host] = self.plan.settings.hosts[: ranks.stop]
+        if self.plan.host is not None:
+            hosts: Sequence[Host] = [self.plan.host]
+        elif not ranks.start:
+            hosts = self.plan.settings.hosts[: ranks.stop]
         elif len(known) == len(ranks):
             hosts = known  # named for the added node
         elif len(known) < ranks.stop:
-            raise LaunchError(f"it is not known on which host node {ranks.start} is to be: -- --host NAME says it")
+            raise LaunchError(f"on which host is node {ranks.start} to be? Name it: add-node --host HOST")
         else:
             hosts = known[ranks.start : ranks.stop]
         await self._start(hosts, ranks, asyncio.ensure_future(join_line))

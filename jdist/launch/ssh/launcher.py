@@ -64,11 +64,11 @@ class SshLauncher(NodeLauncher[RemoteAgent]):
     def make_node(self, node_rank: int) -> RemoteAgent:
         """The agent on the host that the user named for it. Raises LaunchError if there is none."""
         hosts = self.plan.settings.hosts
-        if self._options.host:
-            return self._agent_on(Host(self._options.host), node_rank)
+        if self.plan.host is not None or self._options.host:
+            return self._agent_on(self.plan.host or Host(self._options.host), node_rank)
         if node_rank < len(hosts):
             return self._agent_on(hosts[node_rank], node_rank)
-        raise LaunchError(f"which host is node {node_rank} to be on? Name it: add-node -- HOST")
+        raise LaunchError(f"which host is node {node_rank} to be on? Name it: add-node --host HOST")
 
     def _agent_on(self, host: Host, node_rank: int) -> RemoteAgent:
         settings, python = self.plan.settings, host.python or self._options.python

@@ -16,15 +16,26 @@ _MARKS = {"breaks": "✗", "may break": "⚠", "note": "·"}
 
 def diagnosis_bundle(diagnosis: Diagnosis) -> dict[str, str]:
     """``{"text/plain", "text/html"}`` of the diagnosis."""
-    seen = diagnosis.examination
-    parts = [_nodes(seen)] if seen.nodes else []
-    parts += [_paths(seen)] if seen.paths else []
-    lines = [f"{_MARKS[f.severity]} {f.severity}: {f.text}" for f in diagnosis.findings] or [f"✓ {diagnosis}"]
-    parts.append({"text/plain": "\n".join(lines), "text/html": "".join(f"<div>{html.escape(t)}</div>" for t in lines)})
+    lines = _findings(diagnosis)
+    found = {"text/plain": "\n".join(lines), "text/html": "".join(f"<div>{html.escape(t)}</div>" for t in lines)}
+    parts = [*_tables(diagnosis.examination), found]
     return {
         "text/plain": "\n\n".join(p["text/plain"] for p in parts),
         "text/html": "".join(p["text/html"] for p in parts),
     }
+
+
+def findings_first(diagnosis: Diagnosis) -> str:
+    """The diagnosis as text that is read from its beginning: the findings, worst first, then the tables."""
+    return "\n\n".join(["\n".join(_findings(diagnosis)), *(p["text/plain"] for p in _tables(diagnosis.examination))])
+
+
+def _findings(diagnosis: Diagnosis) -> list[str]:
+    return [f"{_MARKS[f.severity]} {f.severity}: {f.text}" for f in diagnosis.findings] or [f"✓ {diagnosis}"]
+
+
+def _tables(seen: Examination) -> list[dict[str, str]]:
+    return [_nodes(seen)] * bool(seen.nodes) + [_paths(seen)] * bool(seen.paths)
 
 
 # ---------------------------------------------------------------- nodes

@@ -6,12 +6,14 @@ import sys
 from argparse import Namespace
 
 from jdist.client.lifecycle.local_processes import join_here
+from jdist.client.lifecycle.start import Waiting
 from jdist.core.errors import UsageError, nearest
 from jdist.core.quantities import parse_count, parse_duration
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
 from jdist.launch.kubernetes.manifest import add_pod_arguments, objects, pods_of, to_yaml
 from jdist.notebook.options import at_dashes
+from jdist.notebook.output.screen import Replaceable, plain
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.registry import RANKS, Words, option, verb
@@ -27,20 +29,28 @@ _NO_FORK = option("--no-fork", action="store_true", help="start workers as fresh
 @verb(
     "add-node",
     option("-n", _NPROC, type=parse_count, metavar="N", help="number of its ranks; default: as on the last node"),
+    option("--host", default="", help="where it is to be, for ssh and mpi: HOST, or HOST:RANKS"),
     option("--launcher", help="how to start its agent; default: like the cluster's others"),
     _NO_FORK,
     option("--timeout", type=parse_duration, default=_TIMEOUT, help="how long to wait for it; default 2m"),
     split=at_dashes,
 )
 def add_node(s: Session, o: Namespace) -> None:
-    """add a node: add-node [-n RANKS] [--launcher NAME]; its ranks get the highest numbers, others are unchanged"""
-    fork = False if o.no_fork else None
-    resized = s.cluster.add_node(
-        o.nproc_per_node, launcher=o.launcher, launcher_args=o.rest, fork=fork, timeout=o.timeout
-    )
+    """add a node: add-node [-n RANKS] [--host HOST] [--launcher NAME]; its ranks get the highest numbers
+
+    With --launcher join, the line to run on the node is printed.
+    """
+    spot = Replaceable(s.screen)
+
+    def on_progress(waiting: Waiting) -> None:
+        if waiting.is_instruction or s.screen.is_live:
+            spot.show(plain(waiting.text))
+
+    options = {"launcher_args": o.rest, "fork": False if o.no_fork else None, "timeout": o.timeout}
+    resized = s.cluster.add_node(o.nproc_per_node, host=o.host, launcher=o.launcher, on_progress=on_progress, **options)
     new = RankSet(resized.added)
     restore = f"{typed('restore')} {new} --from 0 NAMES copies variables from a replica"
-    s.echo(f"{resized}\nsetup cells have been run on {new}; {restore}")
+    spot.show(plain(f"{resized}\nsetup cells have been run on {new}; {restore}"))
 
 
 @verb("remove", RANKS)

@@ -11,8 +11,8 @@ from jdist.core.errors import UsageError, ValueFailed, nearest
 from jdist.core.ranks import RankSet
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import TransferProgress
-from jdist.notebook.text.tables import table, thumb_svg
-from jdist.notebook.text.variable_rows import variable_rows
+from jdist.notebook.text.tables import table
+from jdist.notebook.text.variable_text import value_bundle, variable_rows
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 _OUT = option("-o", "--out", metavar="NAME", help="bind the result to this name; required for an expression")
@@ -104,31 +104,11 @@ def restore(s: Session, o: Namespace) -> None:
 
 @verb("show", option("name"), RANKS)
 def show(s: Session, o: Namespace) -> None:
-    """describe a value by rank: type, shape, dtype, device, mean, std, norm, NaN count: show NAME [-r RANKS]"""
-    found = s.cluster.show(o.name, s.cluster.select(o.ranks, o.group))
-    rows: list[list[object]] = []
-    for rank, d in found.items():
-        if "error" in d:
-            rows.append([rank, d["error"]])
-            continue
-        shape = "" if d["shape"] is None else str(list(d["shape"]))
-        numbers = ["" if d[k] is None else f"{d[k]:.6g}" for k in ("mean", "std", "norm")]
-        nan = "" if d["nan_count"] is None else str(d["nan_count"])
-        size = "" if d["nbytes"] is None else f"{d['nbytes']:,}"
-        detail = d["detail"] or ("" if d["length"] is None else f"length {d['length']}")
-        rows.append([rank, d["type"], shape, d["dtype"], d["device"], d["placement"], size, *numbers, nan, detail])
-    heads = ["rank", "type", "shape", "dtype", "device", "placement", "bytes", "mean", "std", "norm", "NaN", ""]
-    bundle = dict(table(heads, [[*r, *[""] * (len(heads) - len(r))] for r in rows]))
-    thumbs = "".join(_thumb(r, d) for r, d in found.items() if any(d.get("thumb") or ()))
-    bundle["text/html"] = bundle["text/html"] + thumbs
-    s.screen.show(bundle)
+    """describe a value by rank: type, shape, dtype, device, mean, std, norm, NaN count: show NAME [-r RANKS]
 
-
-def _thumb(rank: int, description: dict[str, Any]) -> str:
-    thumb, shape = description["thumb"], description["shape"]
-    is_whole = description["placement"] or [len(thumb), len(thumb[0])] == list(shape)
-    some = "" if is_whole else f", {len(thumb)} x {len(thumb[0])} of the elements"
-    return f"<div>rank {rank}{some}: {thumb_svg(thumb)}</div>"
+    Below it, the distribution of the elements of a tensor or array on each rank, in the same bins on all of them.
+    """
+    s.screen.show(value_bundle(s.cluster.show(o.name, s.cluster.select(o.ranks, o.group))))
 
 
 @verb(

@@ -28,6 +28,7 @@ from jdist.worker.queries.introspection import complete, introspect
 from jdist.worker.queries.variables import UserNames, VariableLister
 from jdist.worker.values.describe import describe, evaluate
 from jdist.worker.values.digests import block_digests, digests, element
+from jdist.worker.values.histogram import bin_elements
 
 _HELD_AT_MOST = 8
 _LARGEST_HEAD = 48 << 20  # Bytes of pickle that travel with a message; tensors and arrays are not among them.
@@ -82,7 +83,7 @@ class QueryHandler:
                 return Ack()
             case values.BindNames():
                 return self._bind_names(op)
-            case values.Describe() | values.Digest() | values.ReadElement():
+            case values.Describe() | values.BinElements() | values.Digest() | values.ReadElement():
                 return self._examine(op)
             case values.ListVariables():
                 return self._list_variables(op, report)
@@ -131,12 +132,14 @@ class QueryHandler:
                 items.append(payload)
         return values.Evaluated(tuple(items), self._hold(held), query.probe is not None)
 
-    def _examine(self, op: values.Describe | values.Digest | values.ReadElement) -> RankReplyBody:
+    def _examine(self, op: values.Describe | values.BinElements | values.Digest | values.ReadElement) -> RankReplyBody:
         """What the contents of one value are."""
         value = evaluate(op.name if isinstance(op, values.Describe) else op.expr, self._namespace)
         match op:
             case values.Describe():
                 return values.Described(msgspec.msgpack.encode(describe(value)))
+            case values.BinElements():
+                return bin_elements(value, op.low, op.high, op.bins)
             case values.Digest(blocks=0):
                 return values.Digested(tuple(digests(value)))
             case values.Digest():

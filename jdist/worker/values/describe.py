@@ -7,7 +7,7 @@ import ast
 import builtins
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from jdist.wire.values import tensors
 from jdist.worker.values.digests import CHUNK, chunks
 
 THUMB = 64  # Of a 2-D tensor, at most this many rows and columns are sent along as a picture.
-_EXACT = 1 << 27  # Elements up to which every one is counted; of a larger tensor, as many in evenly spaced chunks.
+_EXACT = 1 << 27  # Elements up to which every one is read; of a larger tensor, as many in evenly spaced chunks.
 
 
 class ValueDescription(Struct, frozen=True, kw_only=True):
@@ -38,6 +38,7 @@ class ValueDescription(Struct, frozen=True, kw_only=True):
     norm: float | None = None
     least: float | None = None  # Not of complex numbers; infinities count.
     greatest: float | None = None
+    finite: tuple[float, float] | None = None  # The same among the finite ones, if there are several elements.
     nan_count: int | None = None
     sampled: bool = False  # The numbers above are those of a sample.
     detail: str = ""  # A number's value, a Module's parameter count, a DataFrame's column dtypes, …
@@ -125,10 +126,33 @@ def _no_item(expr: str, node: ast.expr, names: dict[str, Any], error: LookupErro
     return f"{expr}: {type(error).__name__}: {error}"
 
 
+def elements_of(obj: Any) -> torch.Tensor | None:
+    """The elements of a tensor or an array, of a DTensor those of this rank's part; None if torch cannot compute them.
+
+    They are on the device on which they were. An array is copied only if torch cannot share its memory.
+    """
+    if tensors.is_tensor(obj):
+        local = _local(obj)
+        return local if local.layout == torch.strided and not local.is_meta else None
+    if type(obj).__module__.partition(".")[0] != "numpy" or not hasattr(obj, "dtype"):
+        return None
+    numeric = obj.dtype.kind in "biufc" and obj.dtype.isnative and obj.dtype.itemsize <= 16
+    if not numeric or obj.dtype.name in ("longdouble", "clongdouble", "float128", "complex256"):
+        return None
+    np = sys.modules["numpy"]
+    # torch knows neither negative strides nor read-only memory; such an array is copied.
+    fit = isinstance(obj, np.ndarray) and obj.flags.writeable and min(obj.strides, default=0) >= 0
+    return torch.from_numpy(np.asarray(obj) if fit else np.array(obj))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    local: torch.Tensor = tensor.to_local() if tensors.is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
+    return local.detach()
+
+
 def _describe_tensor(tensor: torch.Tensor) -> ValueDescription:
-    placement, local, detail = "", tensor.detach(), ""
+    placement, local, detail = "", _local(tensor), ""
     if tensors.is_dtensor(tensor):
-        local = tensor.to_local().detach()  # type: ignore[attr-defined]
         placement = placement_of(tensor)
         detail = f"local {list(local.shape)}"
     elif local.layout != torch.strided:
@@ -141,7 +165,7 @@ def _describe_tensor(tensor: torch.Tensor) -> ValueDescription:
         placement=placement,
         nbytes=tensors.nbytes(local) if tensors.is_plain(local) else None,
         detail=detail,
-        **_numbers(local if local.layout == torch.strided else None),
+        **_numbers(elements_of(local)),
     )
 
 
@@ -154,15 +178,9 @@ def placement_of(tensor: Any) -> str:
 
 
 def _describe_array(array: Any) -> ValueDescription:
-    numeric = array.dtype.kind in "biufc" and array.dtype.isnative and array.dtype.itemsize <= 16
-    tensor = None
-    if numeric and array.dtype.name not in ("longdouble", "clongdouble", "float128", "complex256"):
-        np = sys.modules["numpy"]
-        # torch knows neither negative strides nor read-only memory; such an array is copied.
-        fit = isinstance(array, np.ndarray) and array.flags.writeable and min(array.strides, default=0) >= 0
-        tensor = torch.from_numpy(np.asarray(array) if fit else np.array(array))
     kind, shape, nbytes = type(array).__name__, tuple(array.shape), int(array.nbytes)
-    return ValueDescription(type=kind, shape=shape, dtype=str(array.dtype), nbytes=nbytes, **_numbers(tensor))
+    numbers = _numbers(elements_of(array))
+    return ValueDescription(type=kind, shape=shape, dtype=str(array.dtype), nbytes=nbytes, **numbers)
 
 
 def _describe_module(module: torch.nn.Module) -> ValueDescription:
@@ -182,21 +200,17 @@ def _describe_module(module: torch.nn.Module) -> ValueDescription:
 
 def _numbers(tensor: torch.Tensor | None) -> dict[str, Any]:
     """The computed fields of a tensor's :class:`ValueDescription`; none where torch cannot compute with its dtype."""
-    if tensor is None or tensor.is_meta:
+    if tensor is None:
         return {}
     numel = tensor.numel()
     if not numel:
         return {"nan_count": 0}
-    wanted = _EXACT // CHUNK
-    starts = [0] if numel <= _EXACT else [i * (numel - CHUNK) // (wanted - 1) for i in range(wanted)]
-    size = numel if numel <= _EXACT else CHUNK
-    picked = (piece for start in starts for piece in chunks(tensor, start, start + size))
     found: dict[str, Any] = {"sampled": numel > _EXACT}
     try:
         if tensor.dim() == 2:
             found["thumb"] = _thumb(tensor)
         # One row a chunk, and one wait for the device at the end.
-        stacked = torch.stack([_moments(chunk) for chunk in picked]).double().cpu().T
+        stacked = torch.stack([_moments(chunk) for chunk in sample(tensor)]).double().cpu().T
         counts, means, m2s, squares, nans, least, greatest = stacked
     except (NotImplementedError, RuntimeError):
         return {}
@@ -208,15 +222,42 @@ def _numbers(tensor: torch.Tensor | None) -> dict[str, Any]:
             mean = float(counts.dot(means)) / count  # Chan, Golub & LeVeque (1979): moments of a union
             m2 = float(m2s.sum() + counts.dot((means - mean) ** 2))
             found["mean"] = mean
-            found |= {"least": float(least.min()), "greatest": float(greatest.max())}
+            ends = float(least.min()), float(greatest.max())
+            found |= {"least": ends[0], "greatest": ends[1]}
             found["std"] = math.sqrt(m2 / (count - 1)) if count > 1 else None
+            if numel > 1:
+                found["finite"] = ends if all(map(math.isfinite, ends)) else _finite_ends(tensor)
     return found
+
+
+def sample(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The elements in chunks: all of them, or of a very large tensor evenly spaced chunks that stand for it."""
+    numel, wanted = tensor.numel(), _EXACT // CHUNK
+    starts = [0] if numel <= _EXACT else [i * (numel - CHUNK) // (wanted - 1) for i in range(wanted)]
+    size = numel if numel <= _EXACT else CHUNK
+    return (piece for start in starts for piece in chunks(tensor, start, start + size))
+
+
+def widened(chunk: torch.Tensor) -> torch.Tensor:
+    """The chunk in the widest floating-point dtype that its device computes with."""
+    return chunk.to(torch.float32 if chunk.device.type == "mps" else torch.float64)
+
+
+def _finite_ends(tensor: torch.Tensor) -> tuple[float, float] | None:
+    """The least and the greatest finite element; None if there is none."""
+    ends = []
+    for chunk in sample(tensor):
+        wide = widened(chunk)
+        odd = ~wide.isfinite()
+        ends.append(torch.stack([wide.masked_fill(odd, math.inf).min(), wide.masked_fill(odd, -math.inf).max()]))
+    least, greatest = torch.stack(ends).double().cpu().T
+    found = float(least.min()), float(greatest.max())
+    return found if found[0] <= found[1] else None
 
 
 def _moments(chunk: torch.Tensor) -> torch.Tensor:
     """[count, mean, sum of squared deviations, sum of squares, NaN count, least, greatest] of a chunk, where it is."""
-    wide = torch.float32 if chunk.device.type == "mps" else torch.float64
-    size = (chunk.abs() if chunk.is_complex() else chunk).to(wide)
+    size = widened(chunk.abs() if chunk.is_complex() else chunk)
     nan = size.isnan()
     nans = nan.sum()
     count = size.numel() - nans
@@ -225,7 +266,7 @@ def _moments(chunk: torch.Tensor) -> torch.Tensor:
     deviations = (kept - mean).masked_fill_(nan, 0)
     ends = (size.masked_fill(nan, math.inf).min(), size.masked_fill(nan, -math.inf).max())
     found = (count, mean, deviations.dot(deviations), kept.dot(kept), nans, *ends)
-    return torch.stack([x.to(wide) for x in found])
+    return torch.stack([x.to(size.dtype) for x in found])
 
 
 def _thumb(tensor: torch.Tensor) -> list[list[float]]:

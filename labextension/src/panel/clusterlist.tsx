@@ -15,8 +15,9 @@ import * as React from 'react';
 
 import { ICluster, RequestError } from '../api';
 import { joinParts } from '../format';
-import { clusterSize, clusterState, staleness } from '../states';
+import { addingText, clusterSize, clusterState, staleness } from '../states';
 import { CommandIDs } from '../tokens';
+import { openClusterMenu } from './menu';
 import { IContext, Section, State } from './section';
 
 /** What a notebook's cell says to start a cluster. */
@@ -69,19 +70,23 @@ export class ClusterList extends Section {
 
   private _buttons: IButtons = {
     trans: this.context.trans,
-    act: (id, cluster) => void this.context.commands.execute(id, cluster === undefined ? {} : { cluster })
+    act: (id, cluster) => void this.context.commands.execute(id, cluster === undefined ? {} : { cluster }),
+    openMenu: (cluster, x, y) => openClusterMenu(this.context.commands, cluster, { x, y }, this.context.trans)
   };
 }
 
 interface IButtons {
   trans: TranslationBundle;
   act: (command: string, cluster?: string) => void;
+  openMenu: (cluster: string, x: number, y: number) => void;
 }
 
 function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean; age: string }): JSX.Element {
-  const { cluster, isCurrent, age, trans, act } = props;
+  const { cluster, isCurrent, age, trans, act, openMenu } = props;
   const { name } = cluster;
-  const reason = cluster.starting ?? (cluster.reason || cluster.silences?.join(' ') || cluster.left_out?.join(' '));
+  const silence = cluster.reason || cluster.silences?.join(' ') || cluster.left_out?.join(' ');
+  const reason = cluster.starting ?? (addingText(cluster, trans) || silence);
+  const menu = trans.__('Actions for cluster %1', name);
   const isReady = cluster.state === 'ready' && cluster.starting === undefined;
   const stopTitle =
     cluster.starting === undefined
@@ -90,7 +95,15 @@ function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean; age: st
         ? trans.__('Remove the failed start of %1', name)
         : trans.__('Cancel the start of %1', name);
   return (
-    <li className={isCurrent ? 'jdist-item jdist-mod-current' : 'jdist-item'} data-cluster={name}>
+    <li
+      className={isCurrent ? 'jdist-item jdist-mod-current' : 'jdist-item'}
+      data-cluster={name}
+      onContextMenu={event => {
+        event.preventDefault();
+        event.stopPropagation();
+        openMenu(name, event.clientX, event.clientY);
+      }}
+    >
       <button className="jdist-choose" aria-pressed={isCurrent} onClick={() => act(CommandIDs.choose, name)}>
         <span className="jdist-name">{name}</span>
         <State state={clusterState(cluster, trans)} />
@@ -121,6 +134,18 @@ function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean; age: st
           </button>
         )}
         {cluster.state !== 'foreign' && <Act icon={closeIcon} title={stopTitle} command={CommandIDs.stop} {...props} />}
+        <button
+          className="jdist-act jdist-more"
+          title={menu}
+          aria-label={menu}
+          aria-haspopup="menu"
+          onClick={event => {
+            const { left, bottom } = event.currentTarget.getBoundingClientRect();
+            openMenu(name, left, bottom);
+          }}
+        >
+          ⋯
+        </button>
       </span>
     </li>
   );

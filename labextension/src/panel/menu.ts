@@ -1,4 +1,4 @@
-/** The context menu of ranks. */
+/** The context menus of ranks and of clusters. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
@@ -23,16 +23,51 @@ export function openMenu(
   at: { x: number; y: number },
   trans: TranslationBundle
 ): void {
+  const groups = [
+    [CommandIDs.interrupt, CommandIDs.restart],
+    [CommandIDs.pause, ...STEPS],
+    [CommandIDs.logs, CommandIDs.stack, CommandIDs.console],
+    [CommandIDs.goToCell, CommandIDs.insertCell]
+  ];
+  open(groups, { commands, args, at, title: trans.__('Ranks'), label: trans.__('Actions for the selected ranks') });
+}
+
+/** Opens the menu of a cluster at a point of the page. */
+export function openClusterMenu(
+  commands: CommandRegistry,
+  cluster: string,
+  at: { x: number; y: number },
+  trans: TranslationBundle
+): void {
+  const groups = [
+    [CommandIDs.attach, CommandIDs.insertAttachCode],
+    [CommandIDs.addNode, CommandIDs.sync, CommandIDs.doctor],
+    [CommandIDs.revive, CommandIDs.stop]
+  ];
+  const label = trans.__('Actions for cluster %1', cluster);
+  open(groups, { commands, args: { cluster }, at, title: trans.__('Cluster'), label });
+}
+
+interface IMenu {
+  commands: CommandRegistry;
+  /** They are passed to the commands. */
+  args: ReadonlyJSONObject;
+  at: { x: number; y: number };
+  title: string;
+  label: string;
+}
+
+/** Opens a menu of groups of commands; once it is closed, what had the focus has it again. */
+function open(groups: string[][], { commands, args, at, title, label }: IMenu): void {
   const menu = new Menu({ commands });
-  menu.title.label = trans.__('Ranks');
-  menu.node.setAttribute('aria-label', trans.__('Actions for the selected ranks'));
-  [CommandIDs.interrupt, CommandIDs.restart].forEach(command => menu.addItem({ command, args }));
-  menu.addItem({ type: 'separator' });
-  [CommandIDs.pause, ...STEPS].forEach(command => menu.addItem({ command, args }));
-  menu.addItem({ type: 'separator' });
-  [CommandIDs.logs, CommandIDs.stack, CommandIDs.console].forEach(command => menu.addItem({ command, args }));
-  menu.addItem({ type: 'separator' });
-  menu.addItem({ command: CommandIDs.insertCell, args });
+  menu.title.label = title;
+  menu.node.setAttribute('aria-label', label);
+  groups.forEach((group, i) => {
+    if (i) {
+      menu.addItem({ type: 'separator' });
+    }
+    group.forEach(command => menu.addItem({ command, args }));
+  });
   const before = document.activeElement as HTMLElement | null;
   menu.aboutToClose.connect(() => {
     requestAnimationFrame(() => {

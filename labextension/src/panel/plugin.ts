@@ -11,6 +11,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 
 import { Actions } from '../actions';
+import { AddNodeDialogs } from '../addnode/dialog';
 import { seenRuns } from '../cells/seen';
 import { addCommands } from '../shell/commands';
 import { showNotices } from '../shell/notices';
@@ -65,6 +66,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
       app.shell.activateById('jdist-panel');
     };
     const dialogs = new StartDialogs({ clusters, commands, state, trans });
+    const adding = new AddNodeDialogs(clusters, trans);
     addCommands({
       app,
       actions,
@@ -78,7 +80,9 @@ export const panel: JupyterFrontEndPlugin<void> = {
         side.showResources();
         open();
       },
-      start: () => dialogs.open()
+      start: () => dialogs.open(),
+      addNode: name => adding.open(name),
+      notebooks
     });
     notePauses(clusters);
     clusters.changed.connect(() => commands.notifyCommandChanged());

@@ -2,6 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { CommandToolbarButton } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { ICluster, IVerdict } from '../api';
@@ -13,6 +14,11 @@ import { IContext, Section } from './section';
 export class VerdictList extends Section {
   constructor(context: IContext) {
     super(context, 'verdict', context.trans.__('Verdict'));
+    const { commands } = context;
+    const args = { ranks: [] }; // that of the verdict, whichever ranks are selected
+    [CommandIDs.goToCell, CommandIDs.copyVerdict].forEach(id =>
+      this.toolbar.addItem(id, new CommandToolbarButton({ commands, id, args, label: '' }))
+    );
   }
 
   protected render(): JSX.Element {
@@ -23,10 +29,12 @@ export class VerdictList extends Section {
         {(cluster?.verdicts ?? []).map(each => (
           <Verdict
             key={each.run}
+            isOneOfSeveral={(cluster?.verdicts?.length ?? 0) > 1}
             verdict={each}
             trans={trans}
             select={ranks => selection.select(ranks)}
             take={remedy => void commands.execute(...commandOf(remedy, each.run, cluster))}
+            act={command => void commands.execute(command, { cluster: cluster?.name ?? '', run: each.run })}
           />
         ))}
       </div>
@@ -36,13 +44,16 @@ export class VerdictList extends Section {
 
 interface IVerdictProps {
   verdict: IVerdict;
+  /** The buttons in the section's title are about the first one only, or about all. */
+  isOneOfSeveral: boolean;
   trans: TranslationBundle;
   select: (ranks: number[]) => void;
   take: (remedy: IRemedy) => void;
+  act: (command: string) => void;
 }
 
 function Verdict(props: IVerdictProps): JSX.Element {
-  const { verdict, trans, select, take } = props;
+  const { verdict, isOneOfSeveral, trans, select, take, act } = props;
   const { headline, details, responsible, waiting, remedies, is_certain } = verdict;
   return (
     <section className={`jdist-finding jdist-mod-${is_certain ? 'bad' : 'busy'}`}>
@@ -69,6 +80,16 @@ function Verdict(props: IVerdictProps): JSX.Element {
         {waiting.length > 0 && (
           <button className="jdist-link" onClick={() => select(waiting)}>
             {trans.__('Select the waiting ranks')}
+          </button>
+        )}
+        {isOneOfSeveral && (
+          <button className="jdist-link" onClick={() => act(CommandIDs.goToCell)}>
+            {trans.__('Go to the cell')}
+          </button>
+        )}
+        {isOneOfSeveral && (
+          <button className="jdist-link" onClick={() => act(CommandIDs.copyVerdict)}>
+            {trans.__('Copy the verdict')}
           </button>
         )}
       </p>

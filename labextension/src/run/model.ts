@@ -99,6 +99,14 @@ export interface IRunBundle extends IRunId {
   lead?: number;
 }
 
+/** Whether the output is of that run, and not of another cluster's that has the same name. */
+export function isOfRun(output: IRunBundle | undefined, { run, cluster, cluster_id }: IRunId): boolean {
+  if (output?.run !== run) {
+    return false;
+  }
+  return output.cluster_id && cluster_id ? output.cluster_id === cluster_id : output.cluster === cluster;
+}
+
 /** Whose output is shown: one rank's, or that of all. */
 export type RankChoice = number | 'all';
 

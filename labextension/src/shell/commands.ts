@@ -1,9 +1,8 @@
 /** The commands, which menus, shortcuts, buttons and the palette refer to by their names. */
 
-import { ILayoutRestorer, JupyterFrontEnd } from '@jupyterlab/application';
+import { ILayoutRestorer } from '@jupyterlab/application';
 import { ICommandPalette, MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
 import { IEditorServices } from '@jupyterlab/codeeditor';
-import { TranslationBundle } from '@jupyterlab/translation';
 import {
   addIcon,
   clearIcon,
@@ -18,14 +17,15 @@ import {
 } from '@jupyterlab/ui-components';
 import { CommandRegistry } from '@lumino/commands';
 
-import { Actions, Args } from '../actions';
+import { Args } from '../actions';
 import { CommandIDs } from '../tokens';
 import { ranksIcon } from './icons';
 import { paletteCategory } from './names';
+import { INodeCommands, nodeCommands } from './nodecommands';
+import { IRunCommands, runCommands } from './runcommands';
 import { stepCommands } from './steps';
-import { Tabs } from './tabs';
 import { createSourceViewer, sourceId, SourceViewer } from './sourceviewer';
-import { createTextViewer, IRankText } from './textviewer';
+import { createTextViewer, IShownText } from './textviewer';
 
 type Command = CommandRegistry.ICommandOptions;
 
@@ -41,11 +41,7 @@ const HIDDEN: string[] = [
   CommandIDs.openSource
 ];
 
-export interface ICommands {
-  app: JupyterFrontEnd;
-  actions: Actions;
-  tabs: Tabs;
-  trans: TranslationBundle;
+export interface ICommands extends INodeCommands, IRunCommands {
   palette: ICommandPalette | null;
   restorer: ILayoutRestorer | null;
   /** What makes editors; Notebook 7 has it, too. */
@@ -62,7 +58,8 @@ export interface ICommands {
 export function addCommands(options: ICommands): void {
   const { app, palette, trans } = options;
   const steps = { ...stepCommands(options.actions, trans), ...sourceCommand(options) };
-  const all = { ...clusterCommands(options), ...rankCommands(options), ...steps, ...textCommands(options) };
+  const more = { ...nodeCommands(options), ...runCommands(options) };
+  const all = { ...clusterCommands(options), ...rankCommands(options), ...steps, ...textCommands(options), ...more };
   for (const [id, command] of Object.entries(all)) {
     app.commands.addCommand(id, command);
     if (!HIDDEN.includes(id)) {
@@ -248,7 +245,7 @@ function text(value: unknown): string {
 function textCommands(options: ICommands): Record<string, Command> {
   const { actions, trans } = options;
   const isEnabled = (args: Args): boolean => actions.isAvailable(args);
-  const kinds: { id: string; label: string; which: string; text: (name: string, rank: number) => IRankText }[] = [
+  const kinds: { id: string; label: string; which: string; text: (name: string, rank: number) => IShownText }[] = [
     {
       id: CommandIDs.logs,
       label: trans.__('Log of a rank'),
@@ -289,7 +286,7 @@ function textCommands(options: ICommands): Record<string, Command> {
 function opener(
   { tabs, restorer, trans }: ICommands,
   command: string,
-  what: (name: string, rank: number) => IRankText
+  what: (name: string, rank: number) => IShownText
 ): (name: string, rank: number) => void {
   const tracker = new WidgetTracker<MainAreaWidget>({ namespace: command.replace(':', '-') });
   const shown = new Map<MainAreaWidget, Args>();

@@ -1,4 +1,4 @@
-/** A viewer in the main area for a text of a rank: its log or its stack. */
+/** A viewer in the main area for a text: a rank's log or stack, or a report. */
 
 import { Clipboard, MainAreaWidget } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
@@ -8,16 +8,20 @@ import { Widget } from '@lumino/widgets';
 import { ranksIcon } from './icons';
 
 /** A text that can be loaded again and again. */
-export interface IRankText {
+export interface IShownText {
   /** The id of the widget, so that it is opened only once. */
   id: string;
   title: string;
+  /** Whether it is read from its beginning; otherwise its end is shown first. */
+  isFromStart?: boolean;
+  /** What is said until it has been loaded. */
+  waiting?: string;
   /** Loads the text, and a line about it; rejects with an Error that says why there is none. */
   load: () => Promise<{ text: string; about: string }>;
 }
 
 /** Loads a text and shows it, with buttons to load it again and to copy it. */
-export function createTextViewer(text: IRankText, trans: TranslationBundle): MainAreaWidget {
+export function createTextViewer(text: IShownText, trans: TranslationBundle): MainAreaWidget<TextViewer> {
   const content = new TextViewer(text, trans);
   const widget = new MainAreaWidget({ content });
   widget.id = text.id;
@@ -43,9 +47,9 @@ export function createTextViewer(text: IRankText, trans: TranslationBundle): Mai
   return widget;
 }
 
-class TextViewer extends Widget {
+export class TextViewer extends Widget {
   constructor(
-    private readonly _source: IRankText,
+    private readonly _source: IShownText,
     private readonly _trans: TranslationBundle
   ) {
     super();
@@ -63,13 +67,13 @@ class TextViewer extends Widget {
   }
 
   async refresh(): Promise<void> {
-    this._about.textContent = this._trans.__('Loading…');
+    this._about.textContent = this._source.waiting ?? this._trans.__('Loading…');
     try {
       const { text, about } = await this._source.load();
       this._text.textContent = text || this._trans.__('(empty)');
       const at = new Date().toLocaleTimeString();
       this._about.textContent = about ? this._trans.__('%1, as of %2', about, at) : this._trans.__('as of %1', at);
-      this._text.scrollTop = this._text.scrollHeight;
+      this._text.scrollTop = this._source.isFromStart ? 0 : this._text.scrollHeight;
     } catch (error) {
       this._about.textContent = error instanceof Error ? error.message : String(error);
     }

@@ -119,7 +119,7 @@ async function showProgress(name: string, context: IStartContext): Promise<strin
 }
 
 /** A dialog whose Enter presses the button that has the focus, and none otherwise. */
-class ProgressDialog<T> extends Dialog<T> {
+export class ProgressDialog<T> extends Dialog<T> {
   /** The Enter that has sent the form may be pressed twice, or held: it neither cancels the start nor hides it. */
   protected _evtKeydown(event: KeyboardEvent): void {
     if (event.key !== 'Enter') {

@@ -4,21 +4,11 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { ILaunch, ILauncherOption } from '../api';
-import { Checked, fieldsOf, IStartForm, optionKey, problemOfOption, problemsOf } from './request';
+import { ILaunch } from '../launch';
+import { Checking, OptionField, TextField } from './fields';
+import { Checked, fieldsOf, IStartForm, optionKey, problemsOf } from './request';
 
 const BACKENDS = ['gloo', 'nccl', 'cpu:gloo,cuda:nccl'];
-
-/** A text field: its label, what happens where it is left empty, and a note. */
-interface IText {
-  name: string;
-  label: string;
-  value: string;
-  otherwise?: string;
-  note?: string;
-  problem?: string;
-  change: (value: string) => void;
-}
 
 /** The body of a dialog; its value is the options. The dialog accepts them only if none is wrong. */
 export class StartForm extends ReactWidget {
@@ -64,7 +54,15 @@ export class StartForm extends ReactWidget {
         {this._text('nproc_per_node', trans.__('Ranks per node'), byHosts + trans.__('one per GPU, else 2'), perNode)}
         {this._select('backend', trans.__('Backend'), BACKENDS, this._usual('backend', trans.__('by hardware')))}
         {this._text('name', trans.__('Name'), trans.__('the next free one'), '')}
-        {fields.options.map(each => this._option(each))}
+        {fields.options.map(each => (
+          <OptionField
+            key={optionKey(this._form.launcher, each.flag)}
+            option={each}
+            form={this._form}
+            trans={trans}
+            change={options => this._change({ options })}
+          />
+        ))}
         {fields.arguments ? this._text('launcher_args', trans.__('Arguments'), '', fields.arguments) : null}
         {max_ranks ? (
           <p className="jdist-note">
@@ -106,19 +104,6 @@ export class StartForm extends ReactWidget {
     return <TextField key={key} {...text} change={change} />;
   }
 
-  /** A field for an option of the launcher. */
-  private _option(option: ILauncherOption): JSX.Element {
-    const { flag, label, example, note } = option;
-    const key = optionKey(this._form.launcher, flag);
-    const { options } = this._form;
-    const change = (value: string): void => this._change({ options: { ...options, [key]: value } });
-    const otherwise = example ? this._trans.__('such as %1', example) : '';
-    const value = options[key] ?? '';
-    const problem = problemOfOption(option, value, this._trans);
-    const text = { name: flag, label, value, otherwise, note, problem };
-    return <TextField key={key} {...text} change={change} />;
-  }
-
   /** The server's default of an option, else what happens without one. */
   private _usual(key: string, otherwise: string): string {
     const usual = this._launch.defaults[key];
@@ -131,38 +116,4 @@ export class StartForm extends ReactWidget {
   }
 
   private _form: IStartForm;
-}
-
-/** A text field. Its problem is shown once something was typed, and invalid fields keep the dialog from accepting. */
-function TextField({ name, label, value, otherwise, note, problem, change }: IText): JSX.Element {
-  const [id, about] = [React.useId(), React.useId()];
-  const isWrong = !!problem && !!value.trim();
-  return (
-    <div className="jdist-field">
-      <label htmlFor={id}>{label}</label>
-      <input
-        id={id}
-        type="text"
-        name={name}
-        className="jp-mod-styled"
-        value={value}
-        placeholder={otherwise}
-        aria-invalid={isWrong}
-        aria-describedby={about}
-        ref={node => node?.setCustomValidity(problem ?? '')}
-        onChange={event => change(event.target.value)}
-      />
-      <small id={about} role={isWrong ? 'alert' : undefined} className={isWrong ? 'jdist-problem' : ''}>
-        {problem || note}
-      </small>
-    </div>
-  );
-}
-
-/** Has the dialog check its fields again whenever they are drawn: it does so after each event of this kind. */
-function Checking({ node, children }: { node: HTMLElement; children: React.ReactNode }): JSX.Element {
-  React.useEffect(() => {
-    node.dispatchEvent(new Event('input', { bubbles: true }));
-  });
-  return <>{children}</>;
 }

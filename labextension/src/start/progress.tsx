@@ -1,6 +1,5 @@
 /** The progress of a start: which nodes and ranks are missing, until the cluster is ready or its start has failed. */
 
-import { Clipboard } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import { ISignal, Signal } from '@lumino/signaling';
@@ -9,6 +8,7 @@ import * as React from 'react';
 
 import { formatWholeSeconds } from '../format';
 import { IClusters } from '../tokens';
+import { IInstructions, JoinLine } from './joinline';
 
 /** How a start has ended; empty while it is in progress. */
 export type StartEnd = '' | 'ready' | 'failed' | 'gone';
@@ -64,7 +64,7 @@ export class StartProgress extends ReactWidget {
         <p role="status" tabIndex={-1}>
           {cluster?.starting || trans.__('The launcher is working…')}
         </p>
-        {this._instructions ? this._paste(this._instructions) : null}
+        {this._instructions ? <JoinLine {...this._instructions} trans={trans} /> : null}
         {nodes.length > 1 && (
           <ul aria-label={trans.__('Nodes')}>
             {nodes.map(each => (
@@ -83,24 +83,6 @@ export class StartProgress extends ReactWidget {
             : trans.__('waiting for %1', waited)}
         </p>
       </>
-    );
-  }
-
-  /** What to run on the nodes, with a button that copies it. */
-  private _paste({ about, line }: { about: string; line: string }): JSX.Element {
-    const copy = (): void => {
-      Clipboard.copyToSystem(line);
-      this._hasCopied = true;
-      this.update();
-    };
-    return (
-      <div className="jdist-copyable">
-        <p>{about}</p>
-        <pre tabIndex={0}>{line}</pre>
-        <button className="jp-mod-styled" onClick={copy}>
-          {this._hasCopied ? this._trans.__('Copied') : this._trans.__('Copy')}
-        </button>
-      </div>
     );
   }
 
@@ -130,8 +112,7 @@ export class StartProgress extends ReactWidget {
 
   private _clock = 0;
   private _hasAsked = false;
-  private _hasCopied = false;
-  private _instructions: { about: string; line: string } | null = null;
+  private _instructions: IInstructions | null = null;
   private _wasKnown = false;
   private _hasEnded = false;
   private _startedAt = Date.now();

@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { ILaunch, ILauncherForm, ILauncherOption } from '../api';
+import { ILaunch, ILauncherForm, ILauncherOption } from '../launch';
 
 /** The options as they were typed. */
 export interface IStartForm {
@@ -32,9 +32,10 @@ export const EMPTY_FORM: IStartForm = {
 };
 
 /** A launcher of which the server says nothing. */
-const UNKNOWN: ILauncherForm = { hosts: '', nodes: '', options: [], arguments: '', problem: '' };
+const UNKNOWN: ILauncherForm = { hosts: '', nodes: '', options: [], arguments: '', problem: '', cannot_add: '' };
 
-const COUNT = /^[1-9]\d{0,5}$/;
+/** A number of nodes or ranks. */
+export const COUNT = /^[1-9]\d{0,5}$/;
 const NAME = /^[-_]*[\p{L}\p{N}][\p{L}\p{N}_-]*$/u;
 /** A host and its ranks, as in jdist/launch/hosts.py. */
 const HOST = /^(?:[^@\s:[\]]+@)?(?:\[[0-9A-Fa-f:.%\w]+\]|[^@\s:[\]]+)(?::[1-9]\d{0,5})?$/;
@@ -42,7 +43,7 @@ const HOST = /^(?:[^@\s:[\]]+@)?(?:\[[0-9A-Fa-f:.%\w]+\]|[^@\s:[\]]+)(?::[1-9]\d
 const WORD = /(?:[^\s"']|"[^"]*"|'[^']*')+/g;
 
 /** The fields of the launcher that is chosen. */
-export function fieldsOf(launch: ILaunch, form: IStartForm): ILauncherForm {
+export function fieldsOf(launch: ILaunch, form: Pick<IStartForm, 'launcher'>): ILauncherForm {
   return launch.forms[form.launcher] ?? UNKNOWN;
 }
 
@@ -59,7 +60,7 @@ export function problemsOf(form: IStartForm, launch: ILaunch, trans: Translation
     nnodes: takesHosts === 'required' ? '' : problemOfNodes(form, launch, trans),
     nproc_per_node: problemOfRanks(form, launch, trans),
     name: !form.name.trim() || NAME.test(form.name.trim()) ? '' : trans.__('Use letters, digits, - and _.'),
-    launcher_args: takesArguments && isUnclosed(form.launcher_args) ? trans.__('A quote is not closed.') : ''
+    launcher_args: takesArguments ? problemOfWords(form.launcher_args, trans) : ''
   };
 }
 
@@ -133,14 +134,10 @@ function problemOfLimit(counts: number[], form: IStartForm, launch: ILaunch, tra
 
 /** The request to the server; null for what the form leaves open, which the server then decides. */
 export function startRequest(form: IStartForm, launch: ILaunch): Record<string, unknown> {
-  const { hosts: takesHosts, options, arguments: takesArguments } = fieldsOf(launch, form);
+  const { hosts: takesHosts } = fieldsOf(launch, form);
   const { launcher, backend } = form;
   const [nnodes, perNode, hosts] = [form.nnodes.trim(), form.nproc_per_node.trim(), form.hosts.trim()];
-  const words = options.flatMap(({ flag }) => {
-    const value = (form.options[optionKey(launcher, flag)] ?? '').trim();
-    return value ? [flag, value] : [];
-  });
-  words.push(...(takesArguments ? splitWords(form.launcher_args) : []));
+  const words = launcherWords(form, launch);
   return {
     launcher: launcher || null,
     nnodes: takesHosts !== 'required' && nnodes ? Number(nnodes) : null,
@@ -152,9 +149,22 @@ export function startRequest(form: IStartForm, launch: ILaunch): Record<string, 
   };
 }
 
-/** Whether a quote of a command line has no other end. */
-function isUnclosed(text: string): boolean {
-  return /["']/.test(text.replace(/"[^"]*"|'[^']*'/g, ''));
+/** What is wrong with the words of a command line; empty if nothing is. */
+export function problemOfWords(text: string, trans: TranslationBundle): string {
+  return /["']/.test(text.replace(/"[^"]*"|'[^']*'/g, '')) ? trans.__('A quote is not closed.') : '';
+}
+
+/** The words for the launcher: its options that are given, and the further arguments. */
+export function launcherWords(
+  form: Pick<IStartForm, 'launcher' | 'options' | 'launcher_args'>,
+  launch: ILaunch
+): string[] {
+  const { options, arguments: takesArguments } = fieldsOf(launch, form);
+  const words = options.flatMap(({ flag }) => {
+    const value = (form.options[optionKey(form.launcher, flag)] ?? '').trim();
+    return value ? [flag, value] : [];
+  });
+  return [...words, ...(takesArguments ? splitWords(form.launcher_args) : [])];
 }
 
 /** The words of a command line, as a shell splits them: `-a "b c"` has two. */

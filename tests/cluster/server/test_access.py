@@ -7,9 +7,11 @@ from http import HTTPStatus
 
 import pytest
 
-from jdist.server.routes import ROUTES
+from jdist.server import extension  # noqa: F401 — it registers all routes
+from jdist.server.routing import all_routes
 from support.server.serving import Server
 
+ROUTES = all_routes()
 PATHS = {
     r"jdist/clusters": "jdist/clusters",
     r"jdist/launch": "jdist/launch",
@@ -20,6 +22,7 @@ PATHS = {
     },
 }
 EXECUTED = ("/interrupt", "/restart", "/revive", "/pause", "/resume", "/frame", "/instructions", "/cells")
+EXECUTED += ("/nodes", "/sync", "/doctor")
 ACTIONS = {"GET": "read", "POST": "write", "DELETE": "write"}
 
 
@@ -34,7 +37,7 @@ def walk() -> list[tuple[str, str]]:
 
 
 def test_the_walk_is_of_all_routes() -> None:
-    assert len(walk()) == 26
+    assert len(walk()) == 31
     assert {path for _, path in walk()} == set(PATHS.values())
 
 
@@ -49,7 +52,7 @@ def test_nobody_gets_in_without_a_token(server: Server, method: str, path: str) 
 
 @pytest.mark.parametrize(("method", "path"), walk())
 def test_nobody_does_what_the_authorizer_denies(server: Server, method: str, path: str) -> None:
-    is_executing = path.endswith(EXECUTED)
+    is_executing = method != "GET" and path.endswith(EXECUTED)
     is_executing |= "/variables/" in path
     action = "execute" if is_executing else ACTIONS[method]
     with server.denying(action):

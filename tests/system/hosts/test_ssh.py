@@ -115,7 +115,7 @@ def test_the_world_is_formed_with_fewer_and_every_node_stays_on_its_own_host(
     cluster.restart(ranks=[1])
     assert cluster.nodes == [a, c], "not where the second host of the start would have been"
 
-    cluster.add_node(launcher_args=["b"])
+    cluster.add_node(host="b")
     assert cluster.nodes == [a, c, b]
     assert cluster.run(ALL_REDUCE, timeout=30).values == dict.fromkeys(range(3), 3.0)
 

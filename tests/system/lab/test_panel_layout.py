@@ -82,6 +82,35 @@ def test_rank_state_and_menu_are_always_seen(hanging: Panelled, lab: Lab, width:
     hanging.page.wait_for_function(HAS_THEME, arg=THEMES[0])
 
 
+@pytest.mark.parametrize("width", [245, 320])
+def test_nothing_of_the_actions_is_cut_off(hanging: Panelled, lab: Lab, width: int) -> None:
+    hanging.widen(SIDEBAR + width)
+    page, panel, window = hanging.page, hanging.panel, hanging.page.locator("#main")
+    for theme in THEMES:
+        hanging.do("apputils:change-theme", theme=theme)
+        page.wait_for_function(HAS_THEME, arg=theme)
+        name = f"{width}-{theme.removeprefix('JupyterLab ').replace(' ', '-')}"
+        for act in hanging.cluster("shared").locator(".jdist-acts button").all():
+            assert is_whole(act, panel)
+        for action in ("Go to the cell of run", "Copy the verdict"):
+            assert is_whole(panel.get_by_role("button", name=action), panel)
+        hanging.cluster("shared").get_by_role("button", name="Actions for cluster shared").click()
+        menu = page.locator(".lm-Menu")
+        expect(menu.get_by_role("menuitem", name="Run doctor")).to_be_visible()
+        (lab.pictures / f"cluster-menu-{name}.png").write_bytes(page.screenshot())
+        assert is_whole(menu, window)
+        page.keyboard.press("Escape")
+        expect(hanging.cluster("shared").get_by_role("button", name="Actions for cluster shared")).to_be_focused()
+        hanging.row(0).get_by_role("button", name="Actions for rank 0").click()
+        expect(menu.get_by_role("menuitem", name="Go to the cell of run")).to_be_visible()
+        assert is_whole(menu, window)
+        (lab.pictures / f"rank-menu-{name}.png").write_bytes(page.screenshot())
+        page.keyboard.press("Escape")
+        expect(menu).to_have_count(0)
+    hanging.do("apputils:change-theme", theme=THEMES[0])
+    page.wait_for_function(HAS_THEME, arg=THEMES[0])
+
+
 def test_the_filter_takes_what_cells_take(shown: Panelled, cluster: jdist.Cluster) -> None:
     cluster.new_group("odd", "1,3")
     cluster.new_mesh("dp=2,tp=2")

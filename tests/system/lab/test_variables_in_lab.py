@@ -13,6 +13,7 @@ from support.lab.panelled import Panelled
 
 pytestmark = pytest.mark.usefixtures("traces")
 
+HAS_THEME = "name => document.body.dataset.jpThemeName === name"
 CELL = """%%dist
 weights = torch.linspace(-1, 1, 16 * 16).reshape(16, 16) * (1 + rank // 2)
 batch = torch.zeros(rank + 1, 4)
@@ -72,11 +73,32 @@ def test_the_section_of_variables(lab: Lab, cluster: jdist.Cluster) -> None:
         values = panel.panel.get_by_role("list", name="Values of weights by rank")
         expect(values.get_by_role("listitem")).to_have_count(2)
         expect(values).to_contain_text("[2-3]")
-        expect(values.get_by_role("img")).to_have_count(2)
+        expect(values.locator("canvas")).to_have_count(2)
+        bars = values.get_by_role("img", name="256 elements from -2 to 2 in 32 bins")
+        expect(bars).to_have_count(2)
+        expect(values.get_by_role("listitem").first.get_by_role("status")).to_contain_text("16 elements, 6.3 %")
+        bars.first.focus()
+        notebook.page.keyboard.press("End")
+        expect(values.get_by_role("listitem").first.get_by_role("status")).to_have_text("1.875 to 2: 0 elements, 0.0 %")
+        bars.last.hover(position={"x": 2, "y": 20})
+        expect(values.get_by_role("listitem").last.get_by_role("status")).to_contain_text("-2 to -1.875: 8 elements")
         panel.panel.get_by_role("button", name="Check equality").click()
         expect(panel.panel.locator(".jdist-variable-details")).to_contain_text(
             re.compile("weights at index .* differs")
         )
+        for width in (245, 320):
+            panel.widen(33 + width)
+            for theme in ("JupyterLab Dark", "JupyterLab Light"):
+                panel.do("apputils:change-theme", theme=theme)
+                notebook.page.wait_for_function(HAS_THEME, arg=theme)
+                bars.last.scroll_into_view_if_needed()
+                inner, outer = bars.last.bounding_box(), panel.panel.bounding_box()
+                assert inner is not None
+                assert outer is not None
+                assert inner["x"] >= outer["x"]
+                assert inner["x"] + inner["width"] <= outer["x"] + outer["width"]
+                assert panel.serious_findings() == []
+                notebook.picture(f"histogram-{width}-{theme.removeprefix('JupyterLab ')}")
         notebook.picture("variables")
         panel.widen()
         values.get_by_role("img").last.scroll_into_view_if_needed()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from jdist.core.errors import UsageError
-from jdist.core.settings import Settings
+from jdist.core.errors import LaunchError, UsageError
+from jdist.core.settings import Host, Settings
+from jdist.launch.base import LaunchPlan
 from jdist.launch.hosts import parse_hosts
 from jdist.launch.ssh.launcher import SshLauncher, SshOptions, parse_options
 
@@ -60,3 +61,12 @@ def test_what_stands_after_the_dashes() -> None:
     words = ["--python", "/p", "--directory", "/d", "-F", "f", "h"]
     assert parse_options(words) == SshOptions("/p", "/d", "f", "h")
     assert parse_options([]) == SshOptions()
+
+
+def test_the_host_of_a_node_that_is_added() -> None:
+    start = settings("a,b", launcher_args=("--directory", "/d"))
+    launcher = SshLauncher(LaunchPlan(start, "/nowhere", first=2, nnodes=1, host=Host("c")))
+    assert launcher.make_node(2).name == "c"
+    unnamed = SshLauncher(LaunchPlan(start, "/nowhere", first=2, nnodes=1))
+    with pytest.raises(LaunchError, match="which host is node 2 to be on"):
+        unnamed.make_node(2)

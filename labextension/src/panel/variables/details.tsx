@@ -5,6 +5,7 @@ import * as React from 'react';
 
 import { IValueRow, IVariable, ValueDescription } from '../../variables';
 import { joinParts } from '../../format';
+import { Histogram } from './histogram';
 import { numbers } from './rows';
 
 /** The values of the variable that is open, and the answer to the last check; null as long as they are not known. */
@@ -87,6 +88,7 @@ function Value({ value, trans }: { value: ValueDescription; trans: TranslationBu
         ))}
       </dl>
       {sampled && <span className="jdist-note">{sampled}</span>}
+      {value.histogram && <Histogram histogram={value.histogram} trans={trans} />}
       {value.thumb && value.thumb.length > 0 && <Picture rows={value.thumb} trans={trans} />}
     </>
   );

@@ -11,6 +11,7 @@ from jdist.core.messages.base import Ack, Message
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, MakeGroup, MakeMesh, StartStore
 from jdist.core.messages.introspection import Logs
 from jdist.core.messages.membership import (
+    AbortAddNode,
     AddNode,
     EndWorkers,
     PlaceOpened,
@@ -220,6 +221,31 @@ def test_a_place_to_which_nobody_comes_is_closed() -> None:
     assert refusal(d) == "no agent came for node 2 within 30 s"
     assert [m for m in d.add_agent("a-2").heard if isinstance(m, Rejected)]
     assert d.run()
+
+
+def test_a_place_that_its_client_closes_is_refused_and_may_be_opened_again() -> None:
+    d = Driver().ready()
+    d.attach("c-2")
+    d.say(AddNode("add", timeout=3000.0))
+    d.say(AbortAddNode("add"), "c-2")
+    assert d.state.next_wakeup() is not None, "another client cannot close it"
+    d.say(AbortAddNode("of earlier"))
+    d.say(AbortAddNode("add"))
+    assert [m for m in d.add_agent("a-2").heard if isinstance(m, Rejected)]
+    d.say(AddNode("again"), "c-2")
+    d.add_agent("a-3")
+    d.settle()
+    assert resized(d, "c-2")
+
+
+def test_an_agent_that_waits_for_a_place_that_is_closed_is_rejected() -> None:
+    d = Driver().ready()
+    d.say(AddNode("add", timeout=3000.0))
+    d.run((0,))
+    agent = d.add_agent("a-2")
+    d.say(AbortAddNode("add"))
+    assert isinstance(agent.heard[-1], Rejected)
+    assert len(d.state.model.world.ranks) == 4
 
 
 def test_one_client_at_a_time_and_its_place_goes_with_it() -> None:

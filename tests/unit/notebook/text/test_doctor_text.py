@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
 from jdist.client.doctor.findings import diagnose
-from jdist.notebook.text.doctor_text import diagnosis_bundle
+from jdist.notebook.text.doctor_text import diagnosis_bundle, findings_first
 from support.nodes import SOUND, gpu_node, node, seen, way
 
 
@@ -59,3 +59,12 @@ def test_a_start_that_failed_shows_why_and_no_tables() -> None:
     examination = seen(trouble="ssh: no route to host")
     text = diagnosis_bundle(diagnose(examination))["text/plain"]
     assert text == "✗ breaks: the world could not be formed: ssh: no route to host"
+
+
+def test_findings_can_come_first() -> None:
+    examination = seen(node(0), node(1, python="3.12.1"))
+    text = findings_first(diagnose(examination))
+    findings, table, *_ = text.split("\n\n")
+    assert findings.startswith("✗ breaks: Python differs")
+    assert table.split()[:4] == ["node", "0", "node", "1"]
+    assert findings_first(diagnose(seen(node(0)))).startswith("✓ nothing found: 1 node examined\n\n")
