@@ -9,6 +9,7 @@
 #   make lab     open the notebooks in JupyterLab
 #   make labextension  build the JupyterLab extension, which `make lab` and `make test` do by themselves
 #   make lint    the checks without the tests
+#   make translations  write the catalogue of the JupyterLab extension's texts, which language packs translate
 #   make docs    build the documentation's site into site/
 #   make pictures  the pictures of the README and the docs, from a real JupyterLab; PICTURES='hang' for some of them
 #   make bench   the benchmarks
@@ -38,7 +39,7 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab lab labextension lint lint-lab docs pictures bench soak clean
+.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab lab labextension lint lint-lab translations docs pictures bench soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -87,9 +88,14 @@ $(LAB_TOOLS): labextension/package-lock.json
 	  echo "installing the tools of the JupyterLab extension; once, a minute"; \
 	  npm ci --silent --no-fund --no-audit --prefix labextension && touch $@
 
-lint-lab: $(LAB_TOOLS)
+lint-lab: $(TOOLS) $(LAB_TOOLS)
 	@$(call WITHOUT_NPM,the TypeScript of the JupyterLab extension is not linted); \
-	  echo "npm run lint --prefix labextension"; npm run lint --silent --prefix labextension
+	  echo "npm run lint --prefix labextension"; npm run lint --silent --prefix labextension && \
+	  echo "$(BIN)/python labextension/catalogue.py --check" && $(BIN)/python labextension/catalogue.py --check
+
+translations: $(TOOLS)
+	@$(call WITHOUT_NPM,the texts of the JupyterLab extension are not extracted); \
+	  echo "$(BIN)/python labextension/catalogue.py"; $(BIN)/python labextension/catalogue.py
 
 test-lab: $(LAB_TOOLS)
 	@$(call WITHOUT_NPM,the unit tests of the JupyterLab extension are not run); \

@@ -17,17 +17,25 @@ const SHOWN = [
   `Property[key.name=/^(label|caption|title|placeholder)$/] > Literal.value[value=${WORD}]`
 ];
 
+// What the translations' extractor knows: jupyterlab-translate, which language packs are made with.
+const EXTRACTED = [
+  '[callee.object.name="trans"]',
+  '[callee.object.object.type="ThisExpression"][callee.object.property.name=/^_?trans$/]',
+  '[callee.object.object.name="props"][callee.object.property.name="trans"]',
+  '[callee.object.object.object.type="ThisExpression"][callee.object.object.property.name="props"][callee.object.property.name="trans"]'
+];
+const TRANSLATION = 'CallExpression[callee.property.name=/^(__|_n|_p|_np)$/]';
+// The number of texts that each function takes.
+const TEXTS = ['/^(__|_n|_p|_np)$/', '/^(_n|_p|_np)$/', '/^_np$/'].map(
+  (name, index) => `CallExpression[callee.property.name=${name}][arguments.${index}.type!="Literal"]`
+);
+
 export const noUntranslatedTexts = [
   'error',
   ...SHOWN.map(selector => ({ selector, message: 'A text that is shown has to be translated: trans.__(…)' })),
+  ...TEXTS.map(selector => ({ selector, message: 'The text to translate has to be a literal.' })),
   {
-    selector:
-      'CallExpression[callee.object.name=/trans$/][callee.property.name="__"] > :not(Literal):first-child.arguments',
-    message: 'The text to translate has to be a literal.'
-  },
-  {
-    selector:
-      'CallExpression[callee.object.property.name=/trans$/][callee.property.name="__"] > :not(Literal):first-child.arguments',
-    message: 'The text to translate has to be a literal.'
+    selector: `${TRANSLATION}:not(${EXTRACTED.join(', ')})`,
+    message: 'Write trans.__, this.trans.__, this._trans.__ or props.trans.__: no other texts are extracted.'
   }
 ];

@@ -120,7 +120,7 @@ class MetricView extends Panel {
     this._title.node.textContent = chart.name;
     this._title.addClass('jdist-MetricTitle');
     this._lines = new LineChart({
-      label: _trans.__('Chart of %1 over steps. The arrow keys read its values; a table follows.', chart.name),
+      label: this._trans.__('Chart of %1 over steps. The arrow keys read its values; a table follows.', chart.name),
       height: HEIGHT,
       describe: index => this._describe(index),
       format: valueText

@@ -25,8 +25,8 @@ const FIRST_CELL = '%load_ext jdist\n%dist start -n 4';
 
 export class ClusterList extends Section {
   constructor(context: IContext) {
-    super(context, 'clusters', context.trans.__('Clusters'));
     const { commands, trans } = context;
+    super(context, 'clusters', trans.__('Clusters'));
     const button = (id: string, icon: LabIcon, caption: string): CommandToolbarButton =>
       new CommandToolbarButton({ commands, id, icon, caption, label: '' });
     this.toolbar.addItem('start', button(CommandIDs.start, addIcon, trans.__('Start a cluster')));

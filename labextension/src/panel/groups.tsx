@@ -11,7 +11,8 @@ import { Selection } from './selection';
 
 export class Groups extends Section {
   constructor(context: IContext) {
-    super(context, 'groups', context.trans.__('Groups'));
+    const { trans } = context;
+    super(context, 'groups', trans.__('Groups'));
   }
 
   protected render(): JSX.Element {

@@ -14,8 +14,8 @@ import { IContext, Section } from './section';
 
 export class StackTree extends Section {
   constructor(context: IContext) {
-    super(context, 'stacks', context.trans.__('Stacks'));
-    const { commands } = context;
+    const { commands, trans } = context;
+    super(context, 'stacks', trans.__('Stacks'));
     STEPS.forEach(id => this.toolbar.addItem(id, new CommandToolbarButton({ commands, id, label: '' })));
     context.clusters.changed.connect(() => this._load());
     NotebookActions.executed.connect(this._reload, this); // a cell may have chosen another frame

@@ -13,8 +13,8 @@ import { IContext, Section } from './section';
 
 export class VerdictList extends Section {
   constructor(context: IContext) {
-    super(context, 'verdict', context.trans.__('Verdict'));
-    const { commands } = context;
+    const { commands, trans } = context;
+    super(context, 'verdict', trans.__('Verdict'));
     const args = { ranks: [] }; // that of the verdict, whichever ranks are selected
     [CommandIDs.goToCell, CommandIDs.copyVerdict].forEach(id =>
       this.toolbar.addItem(id, new CommandToolbarButton({ commands, id, args, label: '' }))

@@ -18,7 +18,7 @@ export class RankTabs extends Widget {
     this.addClass('jdist-RunTabs');
     all.set(this.node, this);
     this.node.setAttribute('role', 'tablist');
-    this.node.setAttribute('aria-label', _trans.__('Output by rank'));
+    this.node.setAttribute('aria-label', this._trans.__('Output by rank'));
     this.node.addEventListener('click', event => {
       const tab = (event.target as HTMLElement).closest<HTMLElement>('[role=tab]');
       if (tab) {

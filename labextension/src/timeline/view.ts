@@ -38,7 +38,7 @@ export class TimelineView extends Widget implements IMouseTarget {
     this.node.append(this._tip);
     this._canvas.tabIndex = 0;
     this._canvas.setAttribute('role', 'application');
-    this._canvas.setAttribute('aria-roledescription', _trans.__('timeline'));
+    this._canvas.setAttribute('aria-roledescription', this._trans.__('timeline'));
     all.set(this._canvas, this);
     new Mouse(this._canvas, this._scroll, this);
     this._scroll.addEventListener('scroll', () => this.update());

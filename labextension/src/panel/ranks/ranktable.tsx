@@ -21,8 +21,8 @@ const HEIGHT = 24;
 
 export class RankTable extends Section {
   constructor(context: IContext) {
-    super(context, 'ranks', context.trans.__('Ranks'));
-    const { commands } = context;
+    const { commands, trans } = context;
+    super(context, 'ranks', trans.__('Ranks'));
     this.toolbar.addItem('interrupt', new CommandToolbarButton({ commands, id: CommandIDs.interrupt, label: '' }));
     this.toolbar.addItem('restart', new CommandToolbarButton({ commands, id: CommandIDs.restart, label: '' }));
     this.toolbar.addItem('pause', new CommandToolbarButton({ commands, id: CommandIDs.pause, label: '' }));

@@ -15,7 +15,8 @@ import { bytes, comparison, IVariableView, shownVariables, SIGNS, SortKey, summa
 
 export class Variables extends Section {
   constructor(context: IContext) {
-    super(context, 'variables', context.trans.__('Variables'));
+    const { trans } = context;
+    super(context, 'variables', trans.__('Variables'));
     context.clusters.changed.connect(this._onClusters, this);
     NotebookActions.executed.connect(this._load, this); // a short run begins and ends between two events
   }
