@@ -45,6 +45,9 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
 
+# For pip, which would build the JupyterLab extension, too: that has a target of its own.
+WITHOUT_LAB = SKIP_JUPYTER_BUILDER=1
+
 # torch comes first and by itself: which build fits (CPU, CUDA, ROCm) is not something a dependency can say, and left
 # to the second install the newest one would be taken, whatever it is. One that can be imported already is kept.
 $(READY): pyproject.toml
@@ -57,12 +60,12 @@ $(READY): pyproject.toml
 	@[ -z "$(strip $(TORCH))" ] || $(BIN)/python -c 'import torch' 2>/dev/null || { \
 	  echo "$(BIN)/python -m pip install $(TORCH)"; $(BIN)/python -m pip install --quiet $(TORCH); }
 	@echo "installing jdist, JupyterLab and what the notebooks need into $(VENV); once, a minute or two"
-	$(BIN)/python -m pip install --quiet -e '.[notebooks]'
+	$(WITHOUT_LAB) $(BIN)/python -m pip install --quiet -e '.[notebooks]'
 	@touch $@
 
 $(TOOLS): $(READY)
 	@echo "installing what is needed to test, to build and to measure; once, a few minutes"
-	$(BIN)/python -m pip install --quiet -e '.[test]'
+	$(WITHOUT_LAB) $(BIN)/python -m pip install --quiet -e '.[test]'
 	@touch $@
 
 demo: $(READY)
@@ -105,8 +108,7 @@ test-lab: $(LAB_TOOLS)
 $(LAB): $(LAB_SOURCES) $(LAB_TOOLS) | $(READY)
 	@$(call WITHOUT_NPM,JupyterLab will lack the extension); \
 	  echo "building the JupyterLab extension"; npm run build --silent --prefix labextension && touch $@ && \
-	  mkdir -p $(VENV)/share/jupyter/labextensions && \
-	  ln -sfn $(CURDIR)/labextension/built $(VENV)/share/jupyter/labextensions/jdist
+	  $(BIN)/jupyter-builder develop . --overwrite --log-level=WARN
 
 labextension: $(LAB)
 

@@ -126,3 +126,8 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
     from jdist.server.extension import Jdist
 
     return [{"module": "jdist.server.extension", "app": Jdist}]
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    """Where ``jupyter-builder develop`` finds the built extension of JupyterLab, in a source tree."""
+    return [{"src": "../labextension/built", "dest": "jdist"}]

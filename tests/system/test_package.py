@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
+import runpy
+import subprocess
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
+from jupyter_builder.federated_extensions import develop_labextension_py
 
 import jdist
 from support.lacking import lacking
@@ -52,6 +58,8 @@ def test_wheel_holds_the_typed_package_and_nothing_else(tmp_path: Path) -> None:
     extension = {name for name in names if name.startswith(f"{data}/share/jupyter/labextensions/jdist/")}
     if not any(name.endswith("static/style.js") for name in extension):
         lacking("the JupyterLab extension is built by npm")
+    assert any(name.endswith("/jdist/install.json") for name in extension)
+    assert not any(name.endswith(".map") for name in extension), "a build for development"
     info = f"jdist-{PROJECT['version']}.dist-info/"
     assert "jdist/py.typed" in names
     enabling = f"{data}/etc/jupyter/jupyter_server_config.d/jdist.json"
@@ -59,3 +67,35 @@ def test_wheel_holds_the_typed_package_and_nothing_else(tmp_path: Path) -> None:
     assert "jdist/server/events.yaml" in names
     in_tree = {str(path.relative_to(ROOT)) for path in (ROOT / "jdist").rglob("*.py")}
     assert in_tree <= set(names)
+
+
+def test_the_extension_of_a_source_tree_is_linked_as_other_extensions_are(tmp_path: Path) -> None:
+    """By what ``jupyter-builder develop . --overwrite`` calls."""
+    built = ROOT / "labextension" / "built"
+    if not built.exists():
+        lacking("the JupyterLab extension is built by npm")
+    (linked,) = develop_labextension_py(str(ROOT), labextensions_dir=str(tmp_path / "labextensions"), overwrite=True)
+    assert Path(linked).readlink() == built
+    listed = subprocess.run(
+        [sys.executable, "-m", "jupyter", "labextension", "list"],
+        env={**os.environ, "JUPYTER_PATH": str(tmp_path), "JUPYTER_NO_CONFIG": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    version = re.escape(PROJECT["version"])
+    line = rf"{re.escape(str(tmp_path))}/labextensions\n\s+jdist v{version} .*enabled.* .*OK"
+    assert re.search(line, listed.stdout + listed.stderr)
+
+
+def test_a_build_for_development_is_not_what_a_wheel_holds(tmp_path: Path) -> None:
+    is_built = runpy.run_path(str(ROOT / "hatch_build.py"))["is_built"]
+    (tmp_path / "src").mkdir()
+    built = tmp_path / "built"
+    (built / "static").mkdir(parents=True)
+    assert not is_built(tmp_path, built)
+    (built / "package.json").touch()
+    assert is_built(tmp_path, built)
+    (built / "static" / "lib_index_js.js.map").touch()  # as `npm run watch` leaves it
+    assert not is_built(tmp_path, built)
