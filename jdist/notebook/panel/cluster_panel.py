@@ -254,7 +254,8 @@ class ClusterPanel(PanelPart):
             return self._button(label, remedy.effect, lambda: self._interrupt(self._cluster.select(chosen), run))
         if remedy.action != "run_cell":
             return widgets.markup(html.draw_message(f"→ {label}", is_error=False))
-        code = widgets.field(Text, "", f"the cell for {label}", placeholder="such as dist.barrier()")
+        code = widgets.field(Text, "cell", f"the cell for {label}", placeholder="such as dist.barrier()")
+        code.style.description_width = "auto"
         return widgets.row(self._button(label, remedy.effect, lambda: self._run(code.value, remedy.ranks)), code)
 
     # ------------------------------------------------------------ actions

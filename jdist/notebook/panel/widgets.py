@@ -23,7 +23,7 @@ def column(*parts: Any) -> Any:
 
 def field(kind: type, label: str, tooltip: str, width: str = "300px", **options: Any) -> Any:
     """A field for a value: ``kind`` of ipywidgets, with its ``options``."""
-    style = {"description_width": "100px" if label else "0"}
+    style = {"description_width": "100px"}
     return kind(description=label, tooltip=tooltip, style=style, layout=Layout(width=width), **options)
 
 

@@ -1,5 +1,6 @@
 /** A viewer in the main area for a source file on a rank's node, with the lines at which ranks are paused. */
 
+import { EditorView } from '@codemirror/view';
 import { MainAreaWidget } from '@jupyterlab/apputils';
 import { CodeEditor, CodeEditorWrapper, IEditorServices } from '@jupyterlab/codeeditor';
 import { TranslationBundle } from '@jupyterlab/translation';
@@ -54,7 +55,10 @@ export class SourceViewer extends Widget {
     this._editor = new CodeEditorWrapper({
       model,
       factory: services.factoryService.newDocumentEditor,
-      editorOptions: { config: { readOnly: true, lineNumbers: true } }
+      editorOptions: {
+        config: { readOnly: true, lineNumbers: true },
+        extensions: [EditorView.contentAttributes.of({ 'aria-label': trans.__('Source of %1', _source.file) })]
+      }
     });
     const layout = (this.layout = new BoxLayout({ direction: 'top-to-bottom', spacing: 0 }));
     const about = new Widget({ node: this._about });

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
+from support.lab.accessibility import findings, findings_in_all_themes
 from support.lab.browsing import LONG, Lab
 
 # A shortcut is known once the settings have been read, which is later than its command.
@@ -28,7 +28,6 @@ SHOWS = """text => {
     .join('\\n').includes(text);
 }"""
 DO = "([id, args]) => void window.jupyterapp.commands.execute(id, args)"
-SERIOUS = ("serious", "critical")
 HANG = "if rank != 3:\n    dist.barrier()"
 """A cell that cannot finish: rank 3 has nothing to do in it, and the others wait for it."""
 
@@ -119,13 +118,11 @@ class Panelled:
 
     def serious_findings(self, within: str = "#jdist-panel") -> list[str]:
         """What an accessibility check finds that keeps somebody from using it."""
-        found = Axe().run(self.page, context=within).response["violations"]
-        return [
-            f"{each['id']} ({each['impact']}): {node['html'][:200]}"
-            for each in found
-            if each["impact"] in SERIOUS
-            for node in each["nodes"]
-        ]
+        return findings(self.page, within)
+
+    def findings_in_all_themes(self, within: str = "#jdist-panel") -> list[str]:
+        """The same, in the light, the dark and the high contrast theme."""
+        return findings_in_all_themes(self.page, within)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 import jdist
+from support.lab.accessibility import findings_in_all_themes
 from support.lab.browsing import Lab, LabNotebook
 
 pytestmark = pytest.mark.usefixtures("traces")
@@ -67,6 +68,7 @@ def test_a_mark_says_how_the_run_has_ended(notebook: LabNotebook, lab: Lab) -> N
     notebook.until_over(HANGS)
     expect_marks(notebook)
     notebook.picture("marks")
+    assert findings_in_all_themes(notebook.page, ".jdist-CellProgress") == []
     for cell in ENDED:
         inner = mark(notebook, cell).evaluate("node => node.scrollWidth <= node.clientWidth")
         assert inner, "the words fit beside the cell"

@@ -91,6 +91,8 @@ def test_a_cell_is_paused_looked_into_and_continued(
     expect(marks(notebook.cell(DEFINES))).to_have_count(1)
     expect(marks(notebook.cell(DEFINES))).to_have_attribute("data-paused", "⏸ 0-3")
     notebook.picture("paused")
+    for part in ("#jdist-panel", ".jdist-Run", ".jdist-PausedLine"):
+        assert panel.findings_in_all_themes(part) == []
     stacks = panel.panel.get_by_role("tree")
     expect(stacks.get_by_role("treeitem")).to_have_count(2)
     expect(stacks).to_contain_text("<cell>, line 3")
@@ -106,7 +108,6 @@ def test_a_cell_is_paused_looked_into_and_continued(
     press(panel, "Run to the next line of the chosen frame")
     expect(marks(notebook.cell(LOOPS))).to_have_attribute("data-paused", "⏸ 0-3")
     expect(marks(notebook.cell(DEFINES))).to_have_count(0)
-    assert panel.serious_findings() == []
     press(panel, "Resume paused ranks")
     expect(notebook.output(LOOPS)).to_contain_text(re.compile(r"total\s*3"))
     expect(marks(notebook.cell(LOOPS))).to_have_count(0)
@@ -129,6 +130,7 @@ def test_one_rank_by_its_menu_and_the_source_of_a_script(
     expect(source).to_contain_text("read-only")
     expect(marks(source)).to_have_attribute("data-paused", "⏸ 2")
     notebook.picture("paused-source")
+    assert panel.findings_in_all_themes(".jdist-source") == []
     panel.menu(2, "Continue ranks 2")
     expect(panel.row(2)).to_contain_text("running")
     expect(marks(source)).to_have_count(0)

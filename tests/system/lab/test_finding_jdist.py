@@ -61,7 +61,7 @@ def test_the_icon_in_the_side_bar_has_a_name(panel: Panelled) -> None:
 def test_without_a_cluster_the_panel_says_what_to_type(panel: Panelled) -> None:
     expect(panel.panel.get_by_role("button", name="Start a cluster…")).to_be_visible()
     expect(panel.panel.locator("pre")).to_have_text("%load_ext jdist\n%dist start -n 4")
-    assert panel.serious_findings() == []
+    assert panel.findings_in_all_themes() == []
 
 
 def test_the_launcher_has_a_card(panel: Panelled, lab: Lab) -> None:
@@ -74,7 +74,7 @@ def test_the_launcher_has_a_card(panel: Panelled, lab: Lab) -> None:
         card.scroll_into_view_if_needed()
         expect(card.locator("svg[data-icon='jdist:ranks']")).to_be_visible()
         (lab.pictures / f"launcher-{colour}.png").write_bytes(panel.page.screenshot())
-    panel.do("apputils:change-theme", theme=COLOURS["light"])
+    assert panel.findings_in_all_themes(".jp-LauncherCard[title^='Start']") == []
     card.focus()
     panel.page.keyboard.press("Enter")
     is_start_dialog(panel.dialog)

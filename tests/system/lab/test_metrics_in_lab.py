@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 import jdist
@@ -17,6 +16,7 @@ from jdist.client.metrics.chart import MetricChart
 from jdist.core.messages.runs import MetricsLogged
 from jdist.core.metrics.series import RunMetrics
 from jdist.worker.metrics.buffer import MetricBuffer
+from support.lab.accessibility import ANY, DARK, findings_in_all_themes, use_theme
 from support.lab.browsing import Lab, LabNotebook
 
 pytestmark = pytest.mark.usefixtures("traces")
@@ -66,11 +66,6 @@ def hover(chart: Locator, share: float) -> Locator:
 def values(page: Page) -> Locator:
     """The values at the cursor of a chart."""
     return page.locator(".jdist-ChartValues:visible")
-
-
-def dark(page: Page, theme: str) -> None:
-    page.evaluate(f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})")
-    page.wait_for_function(f"() => document.body.dataset.jpThemeName === '{theme}'")
 
 
 def test_charts_grow_while_the_cell_runs_and_tell_each_ranks_numbers(
@@ -128,12 +123,10 @@ def test_charts_follow_the_theme_and_are_accessible(notebook: LabNotebook) -> No
     output = notebook.output(TRAINS)
     colour = "canvas => canvas.closest('.jdist-Chart') && getComputedStyle(canvas).color"
     assert output.locator("canvas").first.evaluate(colour)
-    dark(notebook.page, "JupyterLab Dark")
+    use_theme(notebook.page, DARK)
     hover(notebook.output(TRAINS).locator(".jdist-Metric").first, 0.7)
     notebook.picture("metrics-dark", output)
-    found = Axe().run(notebook.page, context=".jdist-Metrics")
-    assert found.violations_count == 0, found.generate_report()
-    dark(notebook.page, "JupyterLab Light")
+    assert findings_in_all_themes(notebook.page, ".jdist-Metrics", ANY) == []
 
 
 def test_a_saved_notebook_has_its_charts(notebook: LabNotebook) -> None:

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 import jdist
+from support.lab.accessibility import DARK, LIGHT, findings_in_menu, use_theme
 from support.lab.browsing import IS_READY, Lab, LabNotebook
 from support.lab.panelled import Panelled
 from support.lacking import lacking
@@ -25,7 +26,7 @@ CELLS = [
     "%%bash\nls",
     "",
 ]
-THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the last one stays
+THEMES = {"dark": DARK, "light": LIGHT}  # the last one stays
 TO_MARKDOWN = "() => window.jupyterapp.commands.execute('notebook:change-cell-to-markdown')"
 SOURCE = "index => window.jupyterapp.shell.currentWidget.content.widgets[index].model.sharedModel.getSource()"
 ATTACH_TO_REUSED = """() => window.jupyterapp.shell.currentWidget.content.widgets[0].model.sharedModel.setSource(
@@ -72,13 +73,12 @@ def test_the_cluster_of_this_notebook(notebook: LabNotebook, cluster: jdist.Clus
     expect(button).to_have_attribute("aria-label", re.compile("This notebook uses cluster shared: 4/4 ranks"))
     panel = Panelled(notebook.page)
     for name, theme in THEMES.items():
-        panel.do("apputils:change-theme", theme=theme)
-        expect(notebook.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
-        expect(notebook.page.locator("#jupyterlab-splash")).to_have_count(0)
+        use_theme(notebook.page, theme)
         notebook.picture(f"toolbar-{name}")
-    assert panel.serious_findings(".jdist-MenuButton") == []
+    assert panel.findings_in_all_themes(".jdist-MenuButton") == []
     button.click()
     notebook.picture("toolbar-menu")
+    assert findings_in_menu(notebook.page) == []
     notebook.page.get_by_role("menuitem", name="Show the ranks panel").click()
     expect(panel.panel).to_be_visible()
     notebook.run(DETACH + 1)  # the attaching code is in a cell of its own
@@ -121,7 +121,7 @@ def test_a_reloaded_page_knows_it_again_even_while_the_kernel_is_busy(
 
 
 def test_the_ranks_of_a_cell_are_chosen_in_a_menu(notebook: LabNotebook, cluster: jdist.Cluster) -> None:
-    page, button = notebook.page, ranks_button(notebook)
+    page, button, panel = notebook.page, ranks_button(notebook), Panelled(notebook.page)
     notebook.run(ATTACH)
     cluster.new_group("evens", [0, 2])
     cluster.new_mesh("dp=2,tp=2")
@@ -139,12 +139,14 @@ def test_the_ranks_of_a_cell_are_chosen_in_a_menu(notebook: LabNotebook, cluster
     assert "Error" not in notebook.text(PLAIN)
     notebook.cell(WAITS).click()
     choose(notebook, "Some ranks…")
+    assert panel.findings_in_all_themes(".jp-Dialog") == []
     page.locator(".jp-Dialog input").fill("0-1,3")
     page.keyboard.press("Enter")
     expect(button).to_have_text("ranks 0-1,3")
     assert source(notebook, WAITS).startswith("%%dist -r 0-1,3 -t 5m -o waited\nimport")
     button.click()
     notebook.picture("ranks-menu")
+    assert findings_in_menu(notebook.page) == []
     page.keyboard.press("Escape")
     choose(notebook, "This notebook only")
     assert source(notebook, WAITS).startswith("import")
@@ -157,7 +159,7 @@ def test_the_ranks_of_a_cell_are_chosen_in_a_menu(notebook: LabNotebook, cluster
     expect(button).to_have_attribute("title", "This cell begins with %%bash, which runs in the notebook")
     page.evaluate(TO_MARKDOWN)
     expect(button).to_have_attribute("title", "Only code cells run on ranks")
-    assert Panelled(page).serious_findings(".jdist-MenuButton") == []
+    assert panel.serious_findings(".jdist-MenuButton") == []
 
 
 def test_a_notebook_without_jdist_has_no_menu_of_ranks(lab: Lab) -> None:

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Route, expect
 
 import jdist
+from support.lab.accessibility import findings_in_all_themes
 from support.lab.browsing import LONG, Lab, LabNotebook
 from support.waits import eventually
 
@@ -140,4 +141,5 @@ def test_a_run_of_a_cluster_that_is_gone(lab: Lab, fresh_cluster: Callable[..., 
         )
         output.get_by_role("button", name="Timeline").click()
         expect(output.locator(".jdist-RunFooter")).to_contain_text("another one has that name now")
+        assert findings_in_all_themes(notebook.page, ".jdist-Run") == []
         assert notebook.page.locator(".jdist-TimelineScroll").count() == 0

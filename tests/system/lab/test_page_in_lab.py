@@ -78,6 +78,7 @@ def test_what_happens_is_told_and_what_was_missed_is_made_up_for(
 
     run = cluster.run(HANG, background=True)  # what happens from now on is told
     expect(shown.notifications.get_by_text(f"Cluster shared: run {run.number} cannot finish: rank 3")).to_have_count(1)
+    assert shown.findings_in_all_themes(".jp-Notification-List") == []
     shown.do("jdist:choose", cluster="nobody's")
     shown.do("application:toggle-left-area")
     expect(shown.panel).not_to_be_visible()

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
+from support.lab.accessibility import findings_in_all_themes
 from support.lab.browsing import Lab
 
 if TYPE_CHECKING:
     from support.leaks import Traces
 
+PANEL = ".jp-Cell .jupyter-widgets.widget-vbox"
 CELLS = [
     "%load_ext jdist\n%dist panel",
     "%%dist\nkept = rank + 1\nif rank == 0: dist.barrier()\nelse:\n    import time\n    while True: time.sleep(0.1)",
@@ -32,6 +34,7 @@ def test_a_cluster_from_start_to_stop(lab: Lab, run_traces: Traces) -> None:
         panel.get_by_label("more").fill("--idle-timeout 60")
         page.keyboard.press("Tab")
         expect(panel).to_contain_text("%dist start -n 2 --name seen -N 2 --idle-timeout 60")
+        assert findings_in_all_themes(page, PANEL) == []
         panel.get_by_role("button", name="Start").click()
         expect(panel).to_contain_text("4 ranks")
         run_traces.note_clusters()
@@ -55,6 +58,7 @@ def test_a_cluster_from_start_to_stop(lab: Lab, run_traces: Traces) -> None:
             expect(way).to_be_visible()
             expect(panel.get_by_role("alert")).to_contain_text("rank 3")
             notebook.picture("panel", panel)
+            assert findings_in_all_themes(page, PANEL) == []
             way.click()
             notebook.until_over(2)
             assert "kept 1 | 2 | 3 | 4" in notebook.text(2)

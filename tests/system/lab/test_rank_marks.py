@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
+from support.lab.accessibility import DARK, LIGHT, findings_in_all_themes, use_theme
 from support.lab.browsing import Lab
-from support.lab.panelled import Panelled
 
 PLAIN, ALL, SOME, GROUP = range(4)
 CELLS = ["x = 1", "%%dist\nprint(rank)", "# only two\n%%dist -t 5m -r 0-1\nprint(rank)", "%%dist -g evens"]
-THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the last one stays
+THEMES = {"dark": DARK, "light": LIGHT}  # the last one stays
 
 
 def test_cells_for_ranks_are_marked(lab: Lab) -> None:
     with lab.open_notebook(CELLS, "marks.ipynb") as notebook:
         marks = [notebook.cell(i).locator(".jdist-RankMark") for i in range(len(CELLS))]
         for theme, name in THEMES.items():
-            Panelled(notebook.page).do("apputils:change-theme", theme=name)
-            expect(notebook.page.locator("body")).to_have_attribute("data-jp-theme-name", name)
-            expect(notebook.page.locator("#jupyterlab-splash")).to_have_count(0)
+            use_theme(notebook.page, name)
             notebook.picture(f"rank-marks-{theme}")
         expect(marks[PLAIN]).to_have_count(0)
         expect(marks[ALL]).to_have_text("all ranks")
         expect(marks[SOME]).to_have_text("ranks 0-1")
         expect(marks[GROUP]).to_have_text("group evens")
         expect(notebook.cell(SOME).get_by_role("img", name="This cell runs on: ranks 0-1")).to_be_visible()
-        assert Panelled(notebook.page).serious_findings(".jp-Notebook .jdist-RankMark") == []
+        assert findings_in_all_themes(notebook.page, ".jp-Notebook .jdist-RankMark") == []
 
         notebook.cell(SOME).click()
         expect(marks[SOME]).to_be_hidden()  # the cell's buttons are there

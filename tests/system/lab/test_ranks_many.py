@@ -191,7 +191,7 @@ def test_nothing_there_says_why_and_what_to_do(shown: Panelled) -> None:
     expect(shown.panel.get_by_role("alert")).to_contain_text("You are not allowed to see clusters on this server: no")
     answer(shown, clusters="another answer")
     expect(shown.panel.get_by_role("alert")).to_contain_text("restart the Jupyter server and reload")
-    assert shown.serious_findings() == []
+    assert shown.findings_in_all_themes() == []
     answer(shown, clusters=[cluster("c1")])
     shown.panel.get_by_role("button", name="Refresh the list").click()
     expect(shown.cluster("c1")).to_be_visible()
@@ -204,6 +204,7 @@ def test_clusters_that_cannot_be_attached_to(shown: Panelled) -> None:
     expect(shown.cluster("old")).to_contain_text("another version")
     expect(shown.cluster("old").get_by_role("button", name="Stop")).to_have_count(0)
     expect(shown.panel).to_contain_text("revive the cluster to use it again")
+    assert shown.findings_in_all_themes() == []
     with shown.page.expect_request("**/jdist/clusters/lost/revive?*") as asked:
         shown.cluster("lost").get_by_role("button", name="Revive").click()
     assert asked.value.method == "POST"
@@ -250,7 +251,7 @@ def test_the_status_bar_by_a_setting(shown: Panelled) -> None:
     expect(shown.panel).not_to_be_visible()
     shown.status.click()
     expect(shown.panel).to_be_visible()
-    assert shown.serious_findings(".jdist-status") == []
+    assert shown.findings_in_all_themes(".jdist-status") == []
     shown.page.evaluate(SAVE_SETTINGS, '{"showStatus": false}')
     shown.page.reload()
     shown.page.wait_for_selector("#jupyterlab-splash", state="detached")

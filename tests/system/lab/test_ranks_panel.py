@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 import jdist
+from support.lab.accessibility import findings_in_menu
 from support.lab.browsing import Lab
 from support.lab.panelled import HANG, Panelled, panelled, seconds_until, shows, type_in_terminal
 
@@ -55,7 +56,7 @@ def test_a_cluster_and_its_ranks(panel: Panelled) -> None:
         expect(panel.row(rank)).to_contain_text("MiB")
     assert panel.table.get_by_role("columnheader", name="GPU").count() == 0
     expect(panel.status).to_have_text(re.compile("4/4 ranks · gloo · idle"))
-    assert panel.serious_findings() == []
+    assert panel.findings_in_all_themes() == []
 
 
 def test_a_verdict_and_its_suggested_action(panel: Panelled, cluster: jdist.Cluster) -> None:
@@ -69,7 +70,8 @@ def test_a_verdict_and_its_suggested_action(panel: Panelled, cluster: jdist.Clus
     expect(panel.cluster("shared")).to_contain_text("cannot finish")
     panel.verdict.get_by_role("button", name="Select the responsible ranks").click()
     expect(panel.row(3)).to_have_attribute("aria-selected", "true")
-    assert panel.serious_findings() == []
+    for part in ("#jdist-panel", ".jdist-status"):
+        assert panel.findings_in_all_themes(part) == []
     panel.verdict.get_by_role("button", name="%dist interrupt").click()
     expect(panel.verdict).to_have_count(0)
     expect(panel.row(0)).to_contain_text("idle")
@@ -84,6 +86,7 @@ def test_a_suggested_cell_is_asked_for_and_run_beside_the_run_that_waits(
     try:
         panel.verdict.get_by_role("button", name="%%dist -r 3").click()
         expect(panel.dialog).to_contain_text("Run a cell on rank 3")
+        assert panel.findings_in_all_themes(".jp-Dialog") == []
         panel.dialog.get_by_role("textbox").fill("dist.all_reduce(torch.ones(1))\nprint('joined')")
         panel.dialog.get_by_role("button", name="Run").click()
         panel.show_notifications()
@@ -150,6 +153,7 @@ def test_ranks_by_keyboard(panel: Panelled) -> None:
     keyboard.press("Escape")
     keyboard.press("Enter")
     expect(panel.page.get_by_role("menuitem", name="Interrupt ranks 3")).to_be_visible()
+    assert findings_in_menu(panel.page) == []
     keyboard.press("Escape")
     expect(panel.row(3)).to_be_focused()
 
@@ -166,7 +170,7 @@ def test_groups_choose_their_ranks(panel: Panelled, cluster: jdist.Cluster) -> N
     mesh.get_by_role("button", name="rank 0, idle").click()
     panel.page.keyboard.press("ArrowDown")
     expect(mesh.get_by_role("button", name="rank 2, idle")).to_be_focused()
-    assert panel.serious_findings() == []
+    assert panel.findings_in_all_themes() == []
 
 
 def test_what_a_row_offers(panel: Panelled, cluster: jdist.Cluster) -> None:
@@ -181,7 +185,7 @@ def test_what_a_row_offers(panel: Panelled, cluster: jdist.Cluster) -> None:
     panel.menu(2, "Interrupt ranks 2")
     assert run.wait(60)
     expect(panel.row(2)).to_contain_text("idle")
-    assert panel.serious_findings(".jdist-textviewer") == []
+    assert panel.findings_in_all_themes(".jdist-textviewer") == []
 
 
 def test_a_console_opens_in_a_terminal(panel: Panelled, cluster: jdist.Cluster, terminals: None, lab: Lab) -> None:

@@ -20,7 +20,6 @@ def test_a_cluster_from_its_start_to_its_end(lab: Lab) -> None:
         panel.panel.get_by_role("button", name="Start a cluster").first.click()
         expect(panel.dialog.get_by_label("Launcher")).to_have_value("local")
         expect(panel.dialog.get_by_label("Ranks per node")).to_be_focused()
-        assert panel.serious_findings(".jp-Dialog") == []
         notebook.picture("start-dialog")
         expect(panel.dialog.get_by_label("Ranks per node")).to_have_attribute("placeholder", "one per GPU, else 2")
         expect(panel.dialog.get_by_label("Hosts")).to_have_count(0)
@@ -31,6 +30,7 @@ def test_a_cluster_from_its_start_to_its_end(lab: Lab) -> None:
         panel.page.keyboard.press("Enter")
         expect(panel.dialog.get_by_role("button", name="Start")).to_be_disabled()
         notebook.picture("start-dialog-refused")
+        assert panel.findings_in_all_themes(".jp-Dialog") == []
         panel.dialog.get_by_label("Nodes").fill("")
         panel.dialog.get_by_label("Ranks per node").fill("2")
         panel.dialog.get_by_label("Name").fill("begun")
@@ -64,6 +64,7 @@ def test_a_cluster_from_its_start_to_its_end(lab: Lab) -> None:
         expect(panel.notifications.get_by_text("Cluster begun is ready.")).to_have_count(1)
         panel.cluster("begun").get_by_role("button", name="Stop cluster begun").click()
         expect(panel.dialog).to_contain_text("variables are lost")
+        assert panel.findings_in_all_themes(".jp-Dialog") == []
         panel.dialog.get_by_role("button", name="Stop").click()
         expect(panel.notifications.get_by_text("Cluster begun is ready.")).to_have_count(
             0
@@ -82,7 +83,8 @@ def test_a_start_that_is_cancelled_says_which_nodes_are_missing(lab: Lab) -> Non
         expect(panel.dialog.get_by_role("status")).to_contain_text("missing: node 0, node 1")
         expect(panel.cluster("never")).to_contain_text("starting")
         expect(panel.status).to_contain_text("starting")
-        assert panel.serious_findings(".jp-Dialog") == []
+        for part in (".jp-Dialog", "#jdist-panel", ".jdist-status"):
+            assert panel.findings_in_all_themes(part) == []
         shown = panel.dialog.locator("pre")
         expect(shown).to_contain_text(re.compile(r"^echo jdist1\.\S+ \| jdist join -$"))
         line = shown.inner_text()
@@ -137,5 +139,8 @@ def test_each_launcher_has_its_own_fields(lab: Lab) -> None:
         expect(panel.dialog.get_by_role("button", name="Start")).to_be_disabled()
         panel.dialog.get_by_label("Hosts").fill("alpha")
         expect(panel.dialog.get_by_role("button", name="Start")).to_be_enabled()
-        assert panel.serious_findings(".jp-Dialog") == []
+        for name in launcher.locator("option").evaluate_all("all => all.map(each => each.value)"):
+            launcher.select_option(name)
+            assert panel.serious_findings(".jp-Dialog") == []
+        assert panel.findings_in_all_themes(".jp-Dialog") == []
         panel.dialog.get_by_role("button", name="Cancel").click()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, expect
 
 import jdist
@@ -22,6 +21,7 @@ from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Transcript
+from support.lab.accessibility import DARK, findings_in_all_themes, use_theme
 from support.lab.browsing import Lab, LabNotebook
 
 pytestmark = pytest.mark.usefixtures("traces")
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("traces")
 PICTURE = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # one pixel
 )
+RUN = ".jdist-Run"
 # The last has cells inserted below it.
 ATTACH, SAYS, SHOWS, FAILS, HANGS, LIVES, BARS, MANY_BARS, DETACH, MANY_RANKS, LACKS = range(11)
 CELLS = [
@@ -137,17 +138,6 @@ def body(output: Locator) -> Locator:
     return output.locator(".jdist-RunBody")
 
 
-def serious_findings(output: LabNotebook) -> list[str]:
-    """What an accessibility check finds that keeps somebody from using runs' output."""
-    found = Axe().run(output.page, context=".jdist-Run").response["violations"]
-    return [
-        f"{each['id']} ({each['impact']}): {node['html'][:200]}"
-        for each in found
-        if each["impact"] in ("serious", "critical")
-        for node in each["nodes"]
-    ]
-
-
 def test_all_ranks_or_one(notebook: LabNotebook) -> None:
     notebook.run(SAYS)
     output = notebook.output(SAYS)
@@ -164,7 +154,7 @@ def test_all_ranks_or_one(notebook: LabNotebook) -> None:
     assert "careful" not in body(output).inner_text()
     assert "the same everywhere" in body(output).inner_text()
     expect(output.locator(".jdist-RunFooter")).to_contain_text(re.compile(r"run \d+ · 4 ranks · "))
-    assert serious_findings(notebook) == []
+    assert findings_in_all_themes(notebook.page, RUN) == []
 
 
 def test_displays_are_shown_by_rank_and_not_stored_twice(notebook: LabNotebook) -> None:
@@ -209,7 +199,7 @@ def test_a_failure_comes_first_and_its_rank_too(notebook: LabNotebook) -> None:
     tabs(output).nth(2).click()
     expect(output.locator(".jdist-RunFailure")).to_have_count(1)
     expect(output.locator(".jdist-RunFailure")).to_contain_text("interrupted")
-    assert serious_findings(notebook) == []
+    assert findings_in_all_themes(notebook.page, RUN) == []
 
 
 def test_lines_are_joined_as_in_text_and_a_missing_name_has_a_button(notebook: LabNotebook) -> None:
@@ -226,7 +216,7 @@ def test_lines_are_joined_as_in_text_and_a_missing_name_has_a_button(notebook: L
     expect(failure).to_contain_text("NameError: name 'width' is not defined")
     expect(failure).to_contain_text("copy the notebook's")
     notebook.picture("run-output-missing-name", notebook.cell(LACKS))
-    assert serious_findings(notebook) == []
+    assert findings_in_all_themes(notebook.page, RUN) == []
     failure.get_by_role("button", name="%dist push width").click()
     expect(failure).to_contain_text("inserted in the cell below")
     expect(notebook.cell(LACKS + 1)).to_contain_text("%dist push width")
@@ -238,7 +228,7 @@ def test_a_suggested_action_for_a_hang_is_a_button(notebook: LabNotebook) -> Non
     verdict = output.get_by_role("status").filter(has_text="cannot finish")
     expect(verdict).to_contain_text("rank 1")
     notebook.picture("run-output-hang", output)
-    assert serious_findings(notebook) == []
+    assert findings_in_all_themes(notebook.page, RUN) == []
     began = time.monotonic()
     verdict.get_by_role("button", name="%dist interrupt").click()
     expect(output.locator(".jdist-RunFailure").first).to_contain_text("interrupted")
@@ -281,7 +271,7 @@ def test_what_is_chosen_focused_and_scrolled_to_stays_while_the_run_goes_on(
     expect(chosen).to_be_focused()
     expect(chosen).to_have_attribute("aria-selected", "true")
     assert body(output).evaluate("e => e.scrollTop") == 10
-    assert serious_findings(notebook) == []
+    assert findings_in_all_themes(notebook.page, RUN) == []
 
 
 def test_bars_move_by_rank(notebook: LabNotebook, signal_file: Path) -> None:
@@ -300,7 +290,7 @@ def test_bars_move_by_rank(notebook: LabNotebook, signal_file: Path) -> None:
         notebook.until_over(BARS)
     expect(body(output)).to_contain_text("100%")
     expect(body(output)).not_to_contain_text("batch")
-    assert serious_findings(notebook) == []
+    assert findings_in_all_themes(notebook.page, RUN) == []
 
 
 def test_bars_of_many_ranks_are_one_that_stays_open(notebook: LabNotebook, signal_file: Path) -> None:
@@ -325,7 +315,7 @@ def test_bars_of_many_ranks_are_one_that_stays_open(notebook: LabNotebook, signa
         signal_file.touch()
         notebook.until_over(MANY_BARS)
     expect(bar).to_have_text(re.compile(r"^train 90-96 %"))
-    assert serious_findings(notebook) == []
+    assert findings_in_all_themes(notebook.page, RUN) == []
 
 
 EVIL = (
@@ -400,13 +390,10 @@ def test_a_saved_notebook_with_many_ranks_that_nobody_trusts(lab: Lab) -> None:
         )  # another version's: its HTML
         assert page.evaluate("() => window.hacked") is None
         assert output.locator("script, [onerror], [href^=javascript]").count() == 0
-        assert serious_findings(notebook) == []
-        page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
-        page.wait_for_selector('body[data-jp-theme-light="false"]', state="attached")
-        assert serious_findings(notebook) == []
+        use_theme(page, DARK)
         notebook.picture("run-output-dark", output)
-        page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})")
-        page.wait_for_selector('body[data-jp-theme-light="true"]', state="attached")
+        for part in (RUN, ".jp-RenderedHTML"):
+            assert findings_in_all_themes(page, part) == []
         notebook.end_kernel()
 
 
@@ -426,4 +413,4 @@ def test_of_many_ranks_each_number_can_be_told_whose_it_is_and_echoes_are_one_li
     echoes.locator("summary").click()
     expect(output.locator(".jdist-RunFailure:visible")).to_have_count(3)
     opened.picture("run-output-many-ranks-open", output)
-    assert serious_findings(opened) == []
+    assert findings_in_all_themes(opened.page, RUN) == []

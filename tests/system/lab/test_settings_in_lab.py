@@ -15,6 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import jdist
 from jdist.notebook.output.run_json import MIME
+from support.lab.accessibility import IN_FORMS, findings_in_all_themes
 from support.lab.browsing import LONG, Lab, LabNotebook
 from support.lab.panelled import HANG, Panelled, panelled
 
@@ -117,6 +118,7 @@ def test_the_settings_editor_has_all(panel: Panelled, lab: Lab) -> None:
         "Show the state of a run beside its cell",
     ):
         expect(form.get_by_text(text, exact=True).first).to_be_attached()
+    assert findings_in_all_themes(panel.page, ".jp-SettingsPanel", apart_from=IN_FORMS) == []
 
 
 @pytest.mark.usefixtures("traces")

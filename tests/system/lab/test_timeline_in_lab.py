@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, Route, expect
 
 import jdist
 from jdist.client.trace.columns import MIME as TRACE_MIME
+from support.lab.accessibility import findings_in_all_themes
 from support.lab.browsing import Lab, LabNotebook
 
 pytestmark = pytest.mark.usefixtures("traces")
@@ -54,12 +54,6 @@ def notebook(opened: LabNotebook, cluster: jdist.Cluster) -> Iterator[LabNoteboo
     opened.run(ATTACH)
     yield opened
     opened.run(DETACH)
-
-
-def serious_findings(notebook: LabNotebook, within: str) -> list[str]:
-    found = Axe().run(notebook.page, context=within).response["violations"]
-    serious = [each for each in found if each["impact"] in ("serious", "critical")]
-    return [f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in serious]
 
 
 def hover(timeline: Locator, rank: int) -> str:
@@ -109,7 +103,7 @@ def test_a_runs_timeline_opens_from_its_output(notebook: LabNotebook, page: Page
     expect(told).to_contain_text("rank 1: all_reduce")
     notebook.picture("timeline")
     page.keyboard.press("0")
-    assert serious_findings(notebook, ".jdist-Timeline") == []
+    assert findings_in_all_themes(notebook.page, ".jdist-Timeline") == []
     timeline.get_by_role("button", name="Refresh").click()
     expect(told).to_be_empty()
 
@@ -154,7 +148,7 @@ def test_a_trace_in_a_notebook_is_drawn_and_stays_small(notebook: LabNotebook) -
     )
     drawn = data[TRACE_MIME]
     assert len(json.dumps(drawn)) < len("".join(data["text/html"]))
-    assert serious_findings(notebook, ".jp-OutputArea .jdist-Timeline") == []
+    assert findings_in_all_themes(notebook.page, ".jp-OutputArea .jdist-Timeline") == []
 
 
 def made_up(ranks: int, calls: int) -> dict[str, Any]:
@@ -233,7 +227,7 @@ def test_a_cell_shows_how_far_it_is(notebook: LabNotebook, signal_file: Path) ->
         signal_file.touch()
         notebook.until_over(WAITS)
     expect(notebook.cell(WAITS).get_by_role("img", name="4 of 4 ranks done")).to_have_text("4/4 ✓")
-    assert serious_findings(notebook, ".jdist-CellProgress") == []
+    assert findings_in_all_themes(notebook.page, ".jdist-CellProgress") == []
     assert notebook.cell(ATTACH).locator(".jdist-CellProgress").count() == 0
 
 

@@ -103,7 +103,7 @@ def test_the_section_of_variables(lab: Lab, cluster: jdist.Cluster) -> None:
         panel.widen()
         values.get_by_role("img").last.scroll_into_view_if_needed()
         notebook.picture("variables-wide")
-        assert panel.serious_findings() == []
+        assert panel.findings_in_all_themes() == []
 
         expect(values).to_contain_text("min-2")
         notebook.run(3)
@@ -119,6 +119,7 @@ def test_the_section_of_variables(lab: Lab, cluster: jdist.Cluster) -> None:
         panel.row(0).click()
         panel.panel.get_by_role("button", name="Delete…").click()
         expect(panel.dialog).to_contain_text("Delete weights on ranks 0?")
+        assert panel.findings_in_all_themes(".jp-Dialog") == []
         panel.dialog.get_by_role("button", name="Delete").click()
         expect(row("weights")).to_contain_text("missing on 0")
         cluster.delete("weights, batch, lr, only_here, later")
