@@ -5,7 +5,7 @@
 
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
-import uPlot from 'uplot';
+import type uPlot from 'uplot';
 
 import { bandColour, colourOf, dashOf, gridColour, ILook, lineColour } from './colours';
 import { indexAt, placeOf } from './cursor';
@@ -61,6 +61,8 @@ export interface IChartOptions {
   linked?: Set<LineChart>;
   /** Told which entry the cursor is on; -1 for none. */
   onCursor?: (index: number) => void;
+  /** What to show if the code that draws charts cannot be fetched; otherwise, why. */
+  failure?: string;
 }
 
 const X_AXIS = 28;
@@ -71,6 +73,13 @@ const Y_AXIS_SMALL = 60;
 const RIGHT_SMALL = 16;
 const MARGIN = 8;
 const FONT = '11px system-ui, sans-serif';
+
+/** uPlot, once a chart has needed it: pages without one do not fetch it. */
+let Plot: typeof uPlot | undefined;
+
+async function loadPlot(): Promise<void> {
+  Plot ??= (await import('uplot')).default;
+}
 
 /** Draws `IChartData`, again and again as it grows; a part that the user has zoomed to stays. */
 export class LineChart extends Widget {
@@ -179,8 +188,21 @@ export class LineChart extends Widget {
     const size = { width, height: this._options.height };
     if (this._plot) {
       this._plot.setSize(size);
+    } else if (Plot) {
+      this.node.replaceChildren();
+      this._plot = new Plot(this._plotOptions(this._data, size), columnsOf(this._data), this.node);
     } else {
-      this._plot = new uPlot(this._plotOptions(this._data, size), columnsOf(this._data), this.node);
+      void this._load();
+    }
+  }
+
+  private async _load(): Promise<void> {
+    try {
+      await loadPlot();
+      this._fit();
+    } catch (error) {
+      console.error('jdist: uPlot was not loaded:', error);
+      this.node.textContent = this._options.failure ?? String(error);
     }
   }
 

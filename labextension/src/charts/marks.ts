@@ -1,6 +1,6 @@
 /** Marks on a chart's x: thin lines with labels above the chart, and what lasts, shaded. */
 
-import uPlot from 'uplot';
+import type uPlot from 'uplot';
 
 import { colourOf, markColour, shadeColour } from './colours';
 
@@ -84,10 +84,15 @@ export function withoutOverlaps(texts: string[], places: number[], widthOf: (tex
   return texts.map((text, i) => (shown.includes(i) ? text : ''));
 }
 
+/** Pixels of a chart's canvas for one of the page. */
+function ratioOf(plot: uPlot): number {
+  return (plot.constructor as typeof uPlot).pxRatio; // to import uPlot would fetch it before there is a chart
+}
+
 /** Draws the marks behind the lines of a chart. */
 export function paintMarks(plot: uPlot, node: HTMLElement, marks: IMark[]): void {
   const { ctx } = plot;
-  const ratio = uPlot.pxRatio;
+  const ratio = ratioOf(plot);
   const [left, top, width, height] = [plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height].map(
     each => each / ratio
   );
@@ -125,7 +130,7 @@ export function paintMarks(plot: uPlot, node: HTMLElement, marks: IMark[]): void
 /** Draws a dashed line at a height of the chart. */
 export function paintLevel(plot: uPlot, node: HTMLElement, level: number): void {
   const { ctx, bbox } = plot;
-  const ratio = uPlot.pxRatio;
+  const ratio = ratioOf(plot);
   const y = Math.round(plot.valToPos(level, 'y', true)) + 0.5;
   ctx.save();
   ctx.strokeStyle = colourOf(node, 'text');

@@ -123,7 +123,8 @@ class MetricView extends Panel {
       label: this._trans.__('Chart of %1 over steps. The arrow keys read its values; a table follows.', chart.name),
       height: HEIGHT,
       describe: index => this._describe(index),
-      format: valueText
+      format: valueText,
+      failure: this._trans.__('The chart cannot be drawn: its code could not be fetched. Reload the page.')
     });
     this.addWidget(this._title);
     this.addWidget(this._lines);

@@ -9,7 +9,7 @@ export class Answers extends Widget {
     super();
     this.addClass('jdist-RunAnswers');
     this.node.setAttribute('role', 'log');
-    this.node.setAttribute('aria-label', _trans.__('Output of cells beside this run'));
+    this.node.setAttribute('aria-label', this._trans.__('Output of cells beside this run'));
     this.hide();
   }
 

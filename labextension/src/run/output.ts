@@ -110,7 +110,8 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
 
   /** What the output has missed cannot be brought back; nothing can be done to its run from here. */
   private _showLost(reason: string): void {
-    this._lost = reason || this._services.trans.__('an earlier version of jdist wrote this output');
+    const { trans } = this._services;
+    this._lost = reason || trans.__('an earlier version of jdist wrote this output');
     this._show();
   }
 

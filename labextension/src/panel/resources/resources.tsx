@@ -23,8 +23,8 @@ export class Resources extends Section {
     context: IContext,
     private _view: ResourceView
   ) {
-    super(context, 'resources', context.trans.__('Resources'));
-    const { clusters, preferences } = context;
+    const { clusters, preferences, trans } = context;
+    super(context, 'resources', trans.__('Resources'));
     this._feed = new ResourceFeed(
       ({ cluster, seconds }) => clusters.api.resources(cluster, seconds, POINTS),
       () => this._wanted(),
