@@ -210,4 +210,10 @@ describe('what is brought back', () => {
     const run = recovered(bundle(RUNNING) as never, bundle(DONE) as never)[MIME] as unknown as IRunBundle;
     expect([run.state, run.lead, run.notices]).toEqual(['done', 1, ['a note']]);
   });
+
+  it('says that the beginning is missing, and nothing twice', () => {
+    const cut = { ...DONE, notices: ['a note', 'the beginning is not kept'] };
+    const run = recovered(bundle(RUNNING) as never, bundle(cut) as never)[MIME] as unknown as IRunBundle;
+    expect(run.notices).toEqual(['a note', 'the beginning is not kept']);
+  });
 });

@@ -163,6 +163,7 @@ function isSame(a: PartialJSONObject, b: PartialJSONObject): boolean {
 /** The data of the output with what the server knows of its run. What only the notebook knew about the run is kept. */
 export function recovered(old: PartialJSONObject, found: PartialJSONObject): PartialJSONObject {
   const [before, after] = [old[MIME], found[MIME]] as unknown as IRunBundle[];
-  const run = { ...after, lead: before.lead, frames: before.frames, notices: before.notices ?? after.notices };
+  const notices = [...new Set([...(before.notices ?? []), ...(after.notices ?? [])])]; // such as that output is missing
+  const run = { ...after, lead: before.lead, frames: before.frames, notices };
   return { ...old, ...found, [MIME]: JSON.parse(JSON.stringify(run)) as PartialJSONObject };
 }
