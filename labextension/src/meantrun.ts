@@ -36,6 +36,6 @@ export function describeUnknown(
       parts.push(trans.__('Rank %1: %2.', row.rank, activity({ ...row, run: 0 }, now, trans)));
     }
   }
-  parts.push(trans.__('Open the notebook that began it, or show its output in any: %dist output %1', run));
+  parts.push(trans.__('Open the notebook that began it. In any notebook, this shows its output:'));
   return parts.join(' ');
 }

@@ -47,6 +47,21 @@ def test_a_fresh_rank_gets_its_values_from_another_onto_its_own_gpu(pair: jdist.
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_elements_are_counted_where_they_are(world: jdist.Cluster, is_deterministic: bool) -> None:
+    code = (
+        "h = torch.arange(300_000, device=gpu, dtype=torch.float32) / 300_000\nh[0] = float('nan')\nh[1] = float('inf')"
+    )
+    try:
+        world.run(f"torch.use_deterministic_algorithms({is_deterministic})\n{code}")
+        for found in world.show("h").values():
+            histogram = found["histogram"]
+            assert (sum(histogram["counts"]), histogram["nan"], histogram["positive_infinity"]) == (299_998, 1, 1)
+            assert max(histogram["counts"]) - min(histogram["counts"]) < 10, "they are evenly distributed"
+    finally:
+        world.run("torch.use_deterministic_algorithms(False)")
+
+
 def test_a_gigabyte_comes_whole(world: jdist.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """How long it takes beside one copy from the GPU is printed, as `make test-gpu` is where that can be measured."""
     nbytes = GB // 20 if world.run("gpu.type", ranks=[0]).values[0] == "cpu" else GB

@@ -24,8 +24,12 @@ export class AddNodeDialogs {
     this._isOpen = true;
     try {
       const adding = this._clusters.get(name)?.adding;
-      const error = adding?.state === 'adding' ? await this._showProgress(name, adding.number) : '';
-      if (error || adding?.state !== 'adding') {
+      if (adding?.state !== 'adding') {
+        await this._ask(name, adding?.state === 'failed' ? adding.text : '');
+        return;
+      }
+      const error = await this._showProgress(name, adding.number);
+      if (error) {
         await this._ask(name, error);
       }
     } finally {

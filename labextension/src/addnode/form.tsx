@@ -32,7 +32,7 @@ export class AddForm extends ReactWidget {
     const { max_ranks, ranks_here } = this._launch;
     const trans = this._trans;
     const fields = fieldsOf(this._launch, this._form);
-    const isNew = isOther(this._form, this._adding);
+    const isNew = isOther(this._form, this._adding) && !this._problems.launcher;
     return (
       <Checking node={this.node}>
         {this._error ? (

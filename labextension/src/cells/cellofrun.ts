@@ -17,13 +17,12 @@ export interface IFoundCell {
 const SHOWS_AGAIN = /^\s*%dist\s+output\b/m;
 
 /** The cell of a run, in the notebook in front if several have it; undefined if no open notebook does. */
-export async function cellOfRun(notebooks: INotebookTracker | null, run: IRunId): Promise<IFoundCell | undefined> {
+export function cellOfRun(notebooks: INotebookTracker | null, run: IRunId): IFoundCell | undefined {
   const panels: NotebookPanel[] = [];
   notebooks?.forEach(panel => panels.push(panel));
   const current = notebooks?.currentWidget;
   panels.sort((a, b) => Number(b === current) - Number(a === current));
-  await Promise.all(panels.map(panel => panel.context.ready));
-  const found = panels.flatMap(panel => cellsOfRun(panel, run));
+  const found = panels.filter(panel => panel.context.isReady).flatMap(panel => cellsOfRun(panel, run));
   return found.find(each => !SHOWS_AGAIN.test(sourceOf(each))) ?? found[0];
 }
 

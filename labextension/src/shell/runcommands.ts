@@ -43,11 +43,12 @@ export function runCommands({
       isEnabled: args => runOf(args) !== undefined,
       execute: async args => {
         const run = runOf(args);
-        const found = run && (await cellOfRun(notebooks, run));
+        const found = run && cellOfRun(notebooks, run);
         if (found) {
           await showCell(app.shell, found);
         } else if (run) {
-          Notification.warning(describeUnknown(run, actions.cluster(args), trans), { autoClose: 20000 });
+          const about = describeUnknown(run, actions.cluster(args), trans);
+          await actions.show(trans.__('Run %1 of %2', run.run, run.cluster), about, `%dist output ${run.run}`);
         }
       }
     },

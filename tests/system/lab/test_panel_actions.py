@@ -78,6 +78,7 @@ def hanging(panel: Panelled, cluster: jdist.Cluster) -> Iterator[jdist.CellRun]:
 
 def offered(shown: Panelled, cluster: str, entry: str) -> Locator:
     """What the menu of a cluster offers, opened by its button."""
+    # a menu is as things are when it is opened
     shown.cluster(cluster).get_by_role("button", name=f"Actions for cluster {cluster}").click()
     return shown.page.get_by_role("menuitem", name=entry)
 
@@ -208,10 +209,12 @@ def test_the_verdict_is_copied_as_text(panel: Panelled, hanging: jdist.CellRun, 
 
 def test_a_run_of_no_open_notebook(panel: Panelled, hanging: jdist.CellRun) -> None:
     panel.menu(0, f"Go to the cell of run {hanging.number}")
-    panel.show_notifications()
-    said = panel.notifications
+    said = panel.dialog
     expect(said).to_contain_text(f"Run {hanging.number} of shared belongs to no notebook that is open in this page.")
     expect(said).to_contain_text(re.compile(r"It began on ranks 0-3 \d+ s ago; 1 of 4 are done\. Rank 0: barrier #\d+"))
+    expect(said.locator("pre")).to_have_text(f"%dist output {hanging.number}")
+    assert panel.serious_findings(".jp-Dialog") == []
+    said.get_by_role("button", name="Close").click()
 
 
 def test_the_cell_of_a_run_and_code_of_the_notebooks_folder(lab: Lab, cluster: jdist.Cluster) -> None:
@@ -237,6 +240,7 @@ def test_the_cell_of_a_run_and_code_of_the_notebooks_folder(lab: Lab, cluster: j
         (lab.server.notebooks / "beside.py").write_text("ANSWER = 42\n")
         with jdist.start(1, 1, backend="gloo", name="synced", timeout=60, idle_timeout=60) as other:
             panel.choose("synced")
+            expect(panel.cluster("synced")).to_contain_text("idle")
             offered(panel, "synced", "Sync code…").click()
             field = panel.dialog.get_by_label("Folder or file of the Jupyter server")
             expect(field).to_have_value(re.compile(r"/notebooks$"))
