@@ -55,7 +55,7 @@ dist.all_reduce(_r)
 """
 ALL_INTACT = dict.fromkeys(WORLD, (10.0, True, True, True, True))
 TIMEOUT = 0.5
-TOLERANCE = 1.0
+TOLERANCE = 4.0  # Less than the grace after which a rank that does not stop is replaced.
 
 
 def timed_out(cluster: jdist.Cluster, code: str, timeout: float = TIMEOUT) -> jdist.CellTimeout:
