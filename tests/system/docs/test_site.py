@@ -19,7 +19,8 @@ from jdist.core.quantities import HelpWanted
 from jdist.notebook import verbs
 from jdist.notebook.cli import COMMANDS
 from jdist.notebook.options import cell_parser
-from jdist.server.routes import ROUTES
+from jdist.server import node_routes, routes  # noqa: F401 - they register their routes
+from jdist.server.routing import all_routes
 from support.lacking import lacking
 
 ROOT = Path(__file__).parents[3]
@@ -91,7 +92,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
 
 def test_every_route_of_the_server_is_on_its_page(site: Path) -> None:
     text = text_of(site / "server" / "index.html")
-    for pattern, _ in ROUTES:
+    for pattern, _ in all_routes():
         path = re.sub(r"runs/\(\[0-9\][^)]*\)", "runs/N", pattern.removeprefix("jdist/"))
         path = re.sub(r"\(\[0-9\][^)]*\)", "R", path)
         path = re.sub(r"\([^)]*\)", "NAME", path)

@@ -17,7 +17,8 @@ import psutil
 import pytest
 import websocket
 
-from jdist.server.routes import ROUTES
+from jdist.server import node_routes, routes  # noqa: F401 - they register their routes
+from jdist.server.routing import all_routes
 from support.attempts import OTHER, PRELUDE, TRY_CONTROL, TRY_FILES, TRY_PORTS
 from support.hub.jupyterhubs import Hub, Kernel, Server
 from support.lab.browser import LONG, Browser
@@ -96,7 +97,7 @@ def test_a_kernels_restart_leaves_the_cluster_as_it_is(hub: Hub, hers: Kernel) -
 
 def test_another_user_gets_nothing_by_rest(hub: Hub, alice: Server, bob: Server, hers: Kernel) -> None:
     intruder = Browser(alice.browser.url, bob.token)
-    for pattern, handler in ROUTES:
+    for pattern, handler in all_routes():
         path = re.sub(r"\([^)]*\)", "hers", pattern, count=1)
         path = re.sub(r"\([^)]*\)", "0", path)
         for method in ("GET", "POST", "DELETE"):
