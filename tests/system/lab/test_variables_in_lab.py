@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Locator, Request, expect
+from playwright.sync_api import Locator, Request, Route, expect
 
 import jdist
 from support.lab.browsing import Lab
@@ -110,8 +110,19 @@ def test_the_section_of_variables(lab: Lab, cluster: jdist.Cluster) -> None:
         expect(values).to_contain_text("min7")  # what is open is read again after a cell
         expect(values).not_to_contain_text("min-2")
         details = panel.panel.locator(".jdist-variable-details")
-        expect(details).not_to_contain_text("differs")
+        expect(details).to_contain_text("The contents may have changed since they were compared.")
         expect(details).not_to_contain_text("before the last cell")
+
+        late: list[Route] = []
+        notebook.page.route(re.compile(r"/variables$"), late.append, times=1)
+        panel.panel.get_by_role("button", name="List the variables again").click()
+        panel.panel.get_by_role("button", name="Check equality").click()
+        expect(details).to_contain_text(re.compile("weights at index .* differs"))
+        expect(details).not_to_contain_text("may have changed")
+        with notebook.page.expect_response(re.compile("/variables/show$")):
+            late[0].continue_()
+        expect(details).to_contain_text(re.compile("weights at index .* differs"))
+        expect(details).not_to_contain_text("may have changed")
 
         panel.panel.get_by_role("button", name="Pull into the notebook").click()
         expect(notebook.page.locator(".jp-Notebook")).to_contain_text("%dist pull weights")

@@ -5,14 +5,16 @@ import * as React from 'react';
 
 import { IValueRow, IVariable, ValueDescription } from '../../variables';
 import { joinParts } from '../../format';
+import { Comparison } from './comparing';
 import { Histogram } from './histogram';
 import { numbers } from './rows';
 
-/** The values of the variable that is open, and the answer to the last check; null as long as they are not known. */
+/** The values of the variable that is open, null as long as they are not known, and the last comparison of them. */
 export interface IDetails {
   name: string;
   values: IValueRow[] | null;
-  checked: string;
+  comparison: Comparison | null;
+  /** Why the values cannot be read. */
   problem: string;
   /** The values are from before the last cell; they are being read again, or `problem` says why they cannot be. */
   isOld: boolean;
@@ -28,7 +30,7 @@ interface IDetailsProps {
 }
 
 export function Details({ variable, details, trans, pull, check, remove }: IDetailsProps): JSX.Element {
-  const { values, checked, problem, isOld } = details;
+  const { values, comparison, problem, isOld } = details;
   const { device, placement, detail } = variable.variants[0];
   const about = joinParts(device, placement, detail);
   return (
@@ -45,7 +47,7 @@ export function Details({ variable, details, trans, pull, check, remove }: IDeta
           {trans.__('Delete…')}
         </button>
       </p>
-      {checked && <p role="status">{checked}</p>}
+      {comparison && <Compared comparison={comparison} trans={trans} />}
       {problem && <p role="alert">{problem}</p>}
       {!values && !problem && <p>{trans.__('Reading…')}</p>}
       {isOld && <p className="jdist-note">{trans.__('These values are from before the last cell.')}</p>}
@@ -59,6 +61,16 @@ export function Details({ variable, details, trans, pull, check, remove }: IDeta
         </ul>
       )}
     </div>
+  );
+}
+
+function Compared({ comparison, trans }: { comparison: Comparison; trans: TranslationBundle }): JSX.Element {
+  const { text, problem, isPending, isOld } = comparison;
+  return (
+    <>
+      {problem ? <p role="alert">{problem}</p> : <p role="status">{isPending ? trans.__('Comparing…') : text}</p>}
+      {isOld && <p className="jdist-note">{trans.__('The contents may have changed since they were compared.')}</p>}
+    </>
   );
 }
 

@@ -10,6 +10,7 @@ import { IValueRow, IVariable, IVariables } from '../../variables';
 import { pausedState } from '../../paused';
 import { CommandIDs } from '../../tokens';
 import { IContext, Section } from '../section';
+import { Comparison } from './comparing';
 import { Details, IDetails } from './details';
 import { bytes, comparison, IVariableView, shownVariables, SIGNS, SortKey, summary } from './rows';
 
@@ -115,10 +116,14 @@ export class Variables extends Section {
       this._found = this._details = null;
       this._name = cluster.name;
     }
+    const number = ++this._lists;
     void this.context.clusters.api
       .variables(cluster.name)
       .then(
-        found => this._accept(cluster.name, found, ''),
+        found => {
+          this._details?.comparison?.listArrived(number);
+          this._accept(cluster.name, found, '');
+        },
         (error: unknown) => this._accept(cluster.name, this._found, textOf(error))
       )
       .then(() => {
@@ -139,7 +144,7 @@ export class Variables extends Section {
     if (this._details && !found?.variables.some(each => each.name === this._details?.name)) {
       this._details = null;
     } else if (this._details && isNew) {
-      this._read({ ...this._details, checked: '', problem: '', isOld: this._details.values !== null });
+      this._read({ ...this._details, problem: '', isOld: this._details.values !== null });
     }
     this.update();
   }
@@ -151,7 +156,7 @@ export class Variables extends Section {
       this.update();
       return;
     }
-    this._read({ name, values: null, checked: '', problem: '', isOld: false });
+    this._read({ name, values: null, comparison: null, problem: '', isOld: false });
   }
 
   /** Reads the contents of the variable that is open from now on, again after each cell; older answers are not shown. */
@@ -166,27 +171,26 @@ export class Variables extends Section {
   }
 
   private _act(what: 'pull' | 'check' | 'remove', name: string): void {
-    const { commands, clusters, trans } = this.context;
+    const { commands, clusters } = this.context;
     const details = this._details;
     if (what === 'pull') {
       void commands.execute(CommandIDs.insertCell, { cluster: this._name, code: `%dist pull ${name}` });
     } else if (what === 'remove') {
       void commands.execute(CommandIDs.deleteVariable, { cluster: this._name, name }).then(() => this._load());
     } else if (details) {
-      details.checked = trans.__('Comparing…');
+      const comparison = (details.comparison = new Comparison(this._lists));
       this.update();
-      this._ask(details, async () => {
-        details.checked = (await clusters.api.variable<{ text: string }>(this._name, 'check', name)).text;
+      this._ask(comparison, async () => {
+        comparison.text = (await clusters.api.variable<{ text: string }>(this._name, 'check', name)).text;
       });
     }
   }
 
   /** Asks the ranks about the variable that is open, and shows the answer or why there is none. */
-  private _ask(details: IDetails, ask: () => Promise<void>): void {
+  private _ask(about: { problem: string }, ask: () => Promise<void>): void {
     void ask()
       .catch((error: unknown) => {
-        details.checked = '';
-        details.problem = textOf(error);
+        about.problem = textOf(error);
       })
       .then(() => this.update());
   }
@@ -199,6 +203,8 @@ export class Variables extends Section {
   private _name = '';
   private _state = '';
   private _runs = new Set<number>();
+  /** How many lists have been requested. */
+  private _lists = 0;
   private _isLoading = false;
   private _isDue = false;
 }
