@@ -134,7 +134,7 @@ def test_what_cannot_be_carried_is_named_and_the_history_and_the_session_are_the
         cluster.run("broken()")
     error = failed.value.run.outcomes[rank].error
     assert error is not None
-    assert (error.cell_line, error.source) == (2, "return 1 / 0"), "the source of earlier cells is known"
+    assert (error.cell_line, error.source) == (2, "return 1 / 0"), error
     cluster.run("globals().pop('gen', None)\ndel os.environ['MINE']\nos.chdir(home)")
 
 

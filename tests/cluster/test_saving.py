@@ -143,6 +143,11 @@ def test_training_goes_on_as_if_uninterrupted(saved: tuple[Path, list[list[float
         )
         for expr in same:
             assert cluster.run(expr).values == dict.fromkeys(range(size), True), expr
+        with pytest.raises(jdist.CellError) as failed:
+            cluster.run("scaled(None)")
+        assert {outcome.error.source for outcome in failed.value.run.outcomes.values() if outcome.error} == {
+            "def scaled(x, factor=3): return x * factor"
+        }
         old = range(min(size, 4))
         assert cluster.run("own[0].item()", old).values == {rank: float(rank) for rank in old}
         drawn = cluster.run("torch.rand(1).item(), torch.rand(1, generator=generator).item()", old).values

@@ -13,6 +13,7 @@ import pickle
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -22,6 +23,7 @@ from msgspec import Struct
 from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge, describe_error
 from jdist.core.messages.base import PayloadWire
 from jdist.wire.values import arrays, tensors
+from jdist.wire.values.code import reduce_code
 from jdist.wire.values.refusals import Kinds, Refused, explain, find_culprit, is_stop
 
 FORMAT = 1  # First byte of every head; both sides must use the same.
@@ -206,6 +208,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         for name in ("stdout", "stderr"):
             if obj is getattr(sys, name, None):
                 return getattr, (sys, name)
+        if type(obj) is CodeType:
+            return reduce_code(obj)
         self._take(len(obj) if type(obj) is bytearray else 0)
         self._kinds.check(obj)
         return super().reducer_override(obj)

@@ -1,6 +1,7 @@
 """Loading the names that the process before this one has saved, on the main thread of the process in its place."""
 
 import io
+import logging
 import pickle
 import pickletools
 import warnings
@@ -12,6 +13,8 @@ from jdist.worker.handover import session
 from jdist.worker.handover.memory import NamesReader
 from jdist.worker.handover.rebuild import LostValue, loading
 from jdist.worker.handover.save import SESSION
+
+_log = logging.getLogger("jdist.worker")
 
 _MEMOIZE = "MEMOIZE"
 
@@ -63,6 +66,7 @@ def load(reader: NamesReader, shell: Any, environment: Mapping[str, str]) -> Car
                 if name.startswith(SESSION):
                     _restore(shell, name.removeprefix(SESSION), value, environment)
             except Exception as e:  # __setstate__ and constructors of any class run here
+                _log.info("%s could not be loaded", name, exc_info=True)  # the user is not told of the session's parts
                 losses[name] = f"{type(e).__name__}: {e}"
                 continue
             if isinstance(value, LostValue):

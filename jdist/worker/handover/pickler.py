@@ -10,7 +10,7 @@ import io
 import sys
 import threading
 from collections.abc import Callable
-from types import CellType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -23,6 +23,7 @@ from msgspec import Struct
 from torch.nn.parallel import DistributedDataParallel
 
 from jdist.wire.values import arrays
+from jdist.wire.values.code import reduce_code
 from jdist.worker.compat.torch import storage_id, untyped_storage
 from jdist.worker.handover import rebuild
 from jdist.worker.values import ddp
@@ -172,6 +173,7 @@ def _refuse(_: Any) -> Any:
 
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
     CellType: _cell,
+    CodeType: reduce_code,
     OutStream: lambda stream: (rebuild.stream, (stream.name,)),
     type(threading.Lock()): lambda _: (threading.Lock, ()),
     type(threading.RLock()): lambda _: (threading.RLock, ()),

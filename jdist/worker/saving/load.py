@@ -34,6 +34,8 @@ from jdist.worker.saving.objects.units import Unit
 from jdist.worker.saving.process import SavingRank, this_rank
 from jdist.worker.saving.save import RankNames
 
+_OF_CELLS = {f"{SESSION}files", f"{SESSION}sources"}  # By which errors in functions find their lines.
+
 
 class _Source(Struct, frozen=True):
     """What one rank loads: the units, and where their entries are."""
@@ -106,7 +108,7 @@ def _choose(
         shown = [name for name in key if not name.startswith(SESSION)]
         if names and not set(key) & set(names):
             continue
-        if key in equal or of < manifest.world_size:
+        if key in equal or of < manifest.world_size or _OF_CELLS.issuperset(key):
             units.append(unit)
         elif unit.has_training_state:
             units.append(unit)

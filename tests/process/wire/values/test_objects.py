@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import types
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,15 @@ def moved(obj: Any) -> Any:
     for to, buffer in zip(split(view, payload.sizes), buffers, strict=True):
         to[:] = buffer
     return decode(payload, split(view, payload.sizes))
+
+
+def test_functions_keep_the_file_name_of_their_code_and_of_functions_in_it() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile("def outer():\n    def inner(): 1 / 0\n    return inner", "/tmp/ipykernel_1/2.py", "exec"), names)
+    with pytest.raises(ZeroDivisionError) as failed:
+        moved(names["outer"])()()
+    last = traceback.extract_tb(failed.tb)[-1]
+    assert (last.filename, last.lineno) == ("/tmp/ipykernel_1/2.py", 2)
 
 
 def bits(tensor: torch.Tensor) -> bytes:
