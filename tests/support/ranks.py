@@ -292,7 +292,7 @@ class Ranks:
         found: Observation = self.side(rank, f"_ = O.observe('cpu', 1, {recent})")
         return found
 
-    def comes_to(self, rank: int, claim: Callable[[Observation], bool], timeout: float = 10.0) -> Observation:
+    def comes_to(self, rank: int, claim: Callable[[Observation], bool], timeout: float = DEADLINE) -> Observation:
         """Look until the claim is true of what the rank says."""
         end = time.monotonic() + timeout
         while True:
@@ -310,7 +310,7 @@ class Ranks:
         assert all(came_back for came_back, _ in answers), answers
         return max(seconds for _, seconds in answers)
 
-    def until(self, rank: int, condition: str, timeout: float = 5.0) -> None:
+    def until(self, rank: int, condition: str, timeout: float = DEADLINE) -> None:
         """Wait until an expression over ``at``, where the main thread is, is true."""
         code = f"_ = ({condition}, str(at))"
         end = time.monotonic() + timeout

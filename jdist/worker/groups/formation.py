@@ -33,7 +33,7 @@ FOREVER = timedelta(days=1)  # torch's timeout for collectives: jdist's deadline
 WORLD = "the world"  # Key of the default group among a generation's groups.
 _NAMED_NUMBERS = 1_000_000  # The first number in names of jdist's own groups, far from those of cells' groups.
 _AGAIN = 0.05  # Seconds between two attempts to end a formation that is to end.
-_SLACK = 0.5  # Seconds that the watchdog leaves to the waits which end by themselves at the deadline.
+_SLACK = 2.0  # Seconds that the watchdog leaves to the waits which end by themselves at the deadline.
 
 
 class Facts(Struct, frozen=True):

@@ -153,12 +153,18 @@ def meet(store: Store, rank: int, world_size: int, timeout: float) -> None:
             raise LaunchError(
                 f"rank {rank} lost the rendezvous store while the world was being formed: {reason}"
             ) from e
-        absent = [r for r in range(world_size) if not store.check([keys[r]])]
-        who = ("rank " if len(absent) == 1 else "ranks ") + ", ".join(map(str, absent))
         raise LaunchError(
-            f"rank {rank} waited {timeout:.0f} s for the world's {world_size} ranks; {who} did not come. "
-            "The cluster's status shows their state; restart them"
+            f"rank {rank} waited {timeout:.0f} s for the world's {world_size} ranks; {_absent(store, keys)} did not "
+            "come. The cluster's status shows their state; restart them"
         ) from e
+
+
+def _absent(store: Store, keys: list[str]) -> str:
+    try:
+        ranks = [r for r, key in enumerate(keys) if not store.check([key])]
+    except RuntimeError:  # its connection was shut down, or it has ended
+        return "some of them, which the store no longer tells,"
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def sweep(store: TCPStore, generation: int) -> None:

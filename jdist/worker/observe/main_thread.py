@@ -39,6 +39,7 @@ TRANSPARENT: set[CodeType] = set()  # Code of stand-ins for torch's waits, in wh
 _NEAR = 3  # Innermost frames that are searched for a wait at a store.
 _SETTLE = 0.006  # Least seconds between two samples of a thread that may be blocked.
 _STILL = 0.4  # Seconds in one instruction after which a thread waits for its GPU; two of the stall detector's ticks.
+_SEEN = 1 / 8  # Least share of looks at which it is seen to wait; less than its share of a core on a busy machine.
 _HOLD = 0.0005  # Seconds for which the GIL is held to see whether another thread computes without it.
 _BUSY = 0.01  # Share of a core above which a thread does not wait (for more than the GIL).
 _ONCE = 20e-6  # Seconds of CPU time that a wait costs, however short it is.
@@ -97,7 +98,7 @@ class _GpuWait(Struct):
 
     @property
     def is_wait(self) -> bool:
-        return self.seconds >= _STILL and self.waits >= 2 and self.waits * 3 >= self.looks
+        return self.seconds >= _STILL and self.waits >= 2 and self.waits >= _SEEN * self.looks
 
 
 class MainThread:
