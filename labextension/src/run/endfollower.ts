@@ -15,12 +15,14 @@ export class EndFollower {
 
   /** Call this after the content has changed: scrolls to the end, or leaves the reader where they are. */
   update(): void {
-    const { scrollHeight, scrollTop } = this._box;
+    if (this._box.scrollTop !== 0) {
+      this._handleScroll(); // the browser tells of it at the next frame only
+    }
     if (this._isFollowing) {
-      this._box.scrollTop = scrollHeight;
+      this._box.scrollTop = this._box.scrollHeight;
       this._top = this._box.scrollTop;
-    } else if (scrollTop !== this._top) {
-      this._box.scrollTop = this._top;
+    } else if (this._box.scrollTop !== this._top) {
+      this._box.scrollTop = this._top; // it was hidden, which sets it to 0
     }
   }
 
