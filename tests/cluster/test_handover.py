@@ -138,13 +138,36 @@ def test_what_cannot_be_carried_is_named_and_the_history_and_the_session_are_the
     cluster.run("globals().pop('gen', None)\ndel os.environ['MINE']\nos.chdir(home)")
 
 
-def test_a_rank_that_gets_stuck_or_fails_again_while_it_saves_is_fresh(
-    fresh_cluster: Callable[..., jdist.Cluster],
-) -> None:
+UNENDING = {
+    "a fault": "import ctypes; ctypes.string_at(0)",
+    "a loop": "while True: pass",
+    "a lock": "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    "an exit": "raise SystemExit(3)",
+}
+
+
+def test_values_whose_own_code_does_not_end_are_lost_alone(cluster: jdist.Cluster, notices: list[str]) -> None:
+    for i, code in enumerate(UNENDING.values()):
+        cluster.run(f"class Kind{i}:\n    def __reduce__(self):\n        {code}\nvalue{i} = [Kind{i}()]")
+    cluster.run("x = torch.full((1000,), float(rank)); y = x[1:]")
+    with pytest.raises(jdist.RankLost, match="SIGABRT"):
+        cluster.run("import os\nif rank == 1: os.abort()")
+    found = cluster.run("x.mean().item(), y.data_ptr() - x.data_ptr(), 'value0' in globals()", timeout=120).values
+    assert found == {rank: (float(rank), 4, rank != 1) for rank in range(4)}
+    (told,) = [n for n in notices if n.startswith("rank 1 was started again and has its names from before")]
+    for i in range(3):
+        assert f"value{i} (list: saving it did not end within 5 s)" in told
+    assert "value3[0] (Kind3: saving it exits)" in told
+    cluster.run("".join(f"globals().pop('value{i}', None)\n" for i in range(len(UNENDING))) + "Out.clear()")
+
+
+STOPPING = "class Dead:\n    def __reduce__(self): import ctypes; ctypes.PyDLL(None).sleep(60)\n"
+"""Python cannot run meanwhile, so that nothing can be saved."""
+
+
+def test_a_rank_that_gets_stuck_while_it_saves_is_fresh(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     own = fresh_cluster(2, 1)
-    own.run(
-        "class Dead:\n    def __reduce__(self): import ctypes; ctypes.string_at(0)\ndead, x = Dead(), rank", ranks=[1]
-    )
+    own.run(f"{STOPPING}dead, x = Dead(), rank", ranks=[1])
     own.run("x = rank", ranks=[0])
     with pytest.raises(jdist.RankLost, match="SIGABRT"):
         own.run("import os\nif rank == 1: os.abort()")
@@ -218,7 +241,7 @@ def test_a_rank_that_cannot_be_freed_is_fresh_if_it_is_restarted_or_cannot_save(
     fresh_cluster: Callable[..., jdist.Cluster],
 ) -> None:
     own = fresh_cluster(2, 1, interrupt_grace=1.0)
-    own.run("class Dead:\n    def __reduce__(self): import ctypes; ctypes.string_at(0)\nkept = rank")
+    own.run(f"{STOPPING}kept = rank")
     with pytest.raises(jdist.RankLost, match="did not stop within 1 s"):
         own.run(f"dead = Dead() if rank else 0\n{STUCK}", timeout=1.0)
     assert own.run("globals().get('kept')", timeout=120).values == {0: 0, 1: None}

@@ -4,7 +4,8 @@ gloo ends a process by ``std::terminate`` in its own thread when a peer sends mo
 user's may fault. A handler of these signals runs in the thread that fails. While the main thread waits in a collective,
 the interpreter is free, so Python can run there; and if the main thread itself failed in C code, Python can run in its
 place. The work is done on a thread of its own, as the failing one may have little stack left. Then the process ends by
-the same signal. A fault in the meantime ends it at once, and its agent ends a process that gets stuck.
+the same signal. A fault on the thread that saves ends it at once, while one that only pickles is left alone (see
+`attempt`). The agent ends a process that gets stuck.
 
 Installed below faulthandler's handlers, which need no interpreter: what they write tells the agent of a failure in
 which Python cannot run any more.

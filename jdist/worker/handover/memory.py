@@ -34,6 +34,7 @@ class NamesWriter:
         self.fd = os.memfd_create("jdist-names", os.MFD_CLOEXEC)
         self._report = report
         self._reported = time.monotonic()
+        self._is_discarded = False
         self.end = 0
 
     def write(self, data: Any) -> int:
@@ -42,10 +43,10 @@ class NamesWriter:
         self.end += written
         return written
 
-    def restart(self) -> None:
-        """Forget what has been written."""
-        os.ftruncate(self.fd, 0)
-        self.end = 0
+    def discard(self) -> None:
+        """Give the memory back; what is written from now on raises ValueError. The process is about to end."""
+        self._is_discarded = True
+        os.ftruncate(self.fd, 0)  # its number would be another's if it were closed, and a thread may just be writing
 
     def finish(
         self,
@@ -66,6 +67,8 @@ class NamesWriter:
         return at + len(index) + 8
 
     def _write_at(self, offset: int, data: memoryview) -> int:
+        if self._is_discarded:
+            raise ValueError("what is written is not wanted any more")
         done = 0
         while done < len(data):
             done += os.pwrite(self.fd, data[done : done + SLICE], offset + done)

@@ -26,7 +26,7 @@ from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover import session
 from jdist.worker.handover.crash import CrashHandler, connect
 from jdist.worker.handover.load import load
-from jdist.worker.handover.memory import NamesReader, NamesWriter
+from jdist.worker.handover.memory import NamesReader
 from jdist.worker.handover.save import Save
 from jdist.worker.handover.stop_main import stop_main_thread
 from jdist.worker.observe.observer import Observer
@@ -90,10 +90,11 @@ class NamesHandover:
         if number:  # else the agent knows of it, and a main thread that was stopped may hold a lock of the observer's
             self._send(WorkerFails(number, self._observation()))
         if not self._is_due:  # else it has none of its own yet
-            writer = NamesWriter(lambda: self._send(SavingNames()))
             kept = session.take(self._shell, self._namespace, self._environment)
-            nbytes = Save(self._namespace, self._shell.user_ns_hidden, kept, self._groups.is_own_name).write(writer)
-            self._send(NamesSaved(nbytes), [writer.fd])
+            hidden, is_own_name = self._shell.user_ns_hidden, self._groups.is_own_name
+            save = Save(self._namespace, hidden, kept, is_own_name, lambda: self._send(SavingNames()))
+            fd, nbytes = save.write()
+            self._send(NamesSaved(nbytes), [fd])
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the user's own
                 stream.flush()

@@ -68,8 +68,9 @@ class NamesPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._reduce(obj)
         except NotCarried:
             raise
-        except Exception as e:  # __reduce_ex__ and __getstate__ of any class
-            self.losses.append(Loss(self.name, obj, str(e)))
+        except (Exception, SystemExit) as e:  # __reduce_ex__ and __getstate__ of any class
+            why = "saving it exits" if isinstance(e, SystemExit) else str(e)
+            self.losses.append(Loss(self.name, obj, why))
             return rebuild.lost, (type(obj).__name__,)
 
     def _reduce(self, obj: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from jdist.core.quantities import format_bytes
 from jdist.wire.values.refusals import parts_of
+from jdist.worker.handover.attempt import Attempt, NotSaved
 from jdist.worker.handover.memory import NamesWriter, free_memory
 from jdist.worker.handover.pickler import Loss, NamesPickler
 from jdist.worker.handover.rebuild import LostValue
@@ -30,27 +31,35 @@ class Save:
         hidden: Mapping[str, Any],
         session: Mapping[str, Callable[[], Any]],
         is_own_name: Callable[[str], bool],
+        report: Callable[[], None],
     ):
         self._namespace = namespace
         self._hidden = hidden
         self._session = session
         self._is_own_name = is_own_name
+        self._report = report
         self._losses: Losses = {}
         self._omitted: set[str] = set()
 
-    def write(self, writer: NamesWriter) -> int:
-        """Write everything that can be written; the number of bytes."""
+    def write(self) -> tuple[int, int]:
+        """Write everything that can be written; the memory's descriptor, and its number of bytes."""
         sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEP))
         values = dict(self._values())
         while True:
-            writer.restart()
-            pickler = NamesPickler(writer, self._namespace)
-            names = self._pickle(values, pickler, writer)
-            if names is not None and self._fits(pickler, writer.end):
+            self._report()
+            writer = NamesWriter(self._report)
+            attempt = Attempt({n: v for n, v in values.items() if n not in self._omitted}, self._namespace, writer)
+            try:
+                names = attempt.names()
+            except NotSaved as e:
+                self._omit(e.name, reason_for(values[e.name], e.why))
+                continue
+            if self._fits(attempt.pickler, writer.end):
                 break
-        self._explain(values, pickler.losses)
-        buffers = [(buffer.nbytes, buffer.view) for buffer in pickler.buffers]
-        return writer.finish(names, buffers, tuple(self._losses.items()))
+            writer.discard()
+        self._explain(values, attempt.pickler.losses)
+        buffers = [(buffer.nbytes, buffer.view) for buffer in attempt.pickler.buffers]
+        return writer.fd, writer.finish(names, buffers, tuple(self._losses.items()))
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         """The session first: its paths are needed to load the names."""
@@ -60,24 +69,6 @@ class Save:
         yield from users_values(self._namespace, self._hidden, self._is_own_name)
         for number, value in list(self._namespace.get("Out", {}).items()):
             yield f"{SESSION}out {number}", value
-
-    def _pickle(
-        self, values: dict[str, Any], pickler: NamesPickler, writer: NamesWriter
-    ) -> list[tuple[str, int]] | None:
-        """Pickle the names one after the other; None if one failed, and the rest must be pickled again without it."""
-        names = []
-        for name, value in values.items():
-            if name in self._omitted:
-                continue
-            pickler.name = name
-            begin = writer.end
-            try:
-                pickler.dump(value)
-            except Exception as e:  # as in NamesPickler: any class's own code
-                self._omit(name, reason_for(value, str(e)))
-                return None
-            names.append((name, begin))
-        return names
 
     def _fits(self, pickler: NamesPickler, pickled: int) -> bool:
         """Whether there is memory for all; if not, the largest name is omitted."""

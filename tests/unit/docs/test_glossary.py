@@ -27,7 +27,7 @@ PLAIN = set(
     breakpoint debugger followed inner kind mortem operator pause paused pausing post profile profiler reason resume
     branch resumed resumes stacks stepper stepping stop summary table totals trigger
     abort accept access ack active add address adopt align alignment allowance annotation app appearance apply argument
-    array assembler async at attach autoreload bar base be bin bind block body book bootstrap box bridge
+    array assembler async at attach attempt autoreload bar base be bin bind block body book bootstrap box bridge
     broadcast browser bucket bulk byte callback cap capture carrier case change channel check child children chunk clear
     click clock code collect column command compare comparison compat complete completion compose config connection
     console content context contract control core crash create data debug decide delivery describe description

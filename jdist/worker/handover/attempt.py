@@ -1,0 +1,69 @@
+"""One attempt to pickle all names, on a thread of its own.
+
+Pickling runs code of the user's, ``__reduce__`` and ``__getstate__``, which may wait for ever for a lock that a stopped
+thread holds, or fault in C code. A thread that gets no further is left alone, and the next attempt omits the name at
+which it stands. Only code that holds the interpreter lock stops the saving as a whole.
+
+The thread has its own writer, which is discarded when it is left, so that it writes nothing if it wakes up.
+"""
+
+import _thread
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from jdist.worker.handover.memory import NamesWriter
+from jdist.worker.handover.pickler import NamesPickler
+
+_PATIENCE = 5.0  # Seconds without progress after which a name is omitted; its agent ends a process after ten.
+_LOOK = 0.5
+
+
+class NotSaved(Exception):
+    """A name cannot be pickled."""
+
+    def __init__(self, name: str, why: str):
+        super().__init__(name, why)
+        self.name = name
+        self.why = why
+
+
+class Attempt:
+    """Pickles ``values`` one after the other."""
+
+    def __init__(self, values: Mapping[str, Any], namespace: dict[str, Any], writer: NamesWriter):
+        self._values = values
+        self._writer = writer
+        self.pickler = NamesPickler(writer, namespace)
+        self._names: list[tuple[str, int]] = []
+        self._failure: NotSaved | None = None
+        self._running = _thread.allocate_lock()  # threading.Thread needs locks that a stopped thread may hold.
+
+    def names(self) -> list[tuple[str, int]]:
+        """Pickle; each name, and where its pickle begins. Raises NotSaved for the first that cannot be."""
+        self._running.acquire()
+        _thread.start_new_thread(self._run, ())
+        seen, since = ("", 0), time.monotonic()
+        while not self._running.acquire(timeout=_LOOK):
+            now, at = (self.pickler.name, self._writer.end), time.monotonic()
+            if now != seen:
+                seen, since = now, at
+            elif at - since > _PATIENCE:
+                self._writer.discard()
+                raise NotSaved(now[0], f"saving it did not end within {_PATIENCE:.0f} s")
+        if self._failure is not None:
+            self._writer.discard()
+            raise self._failure
+        return self._names
+
+    def _run(self) -> None:
+        try:
+            for name, value in self._values.items():
+                self.pickler.name = name
+                begin = self._writer.end
+                self.pickler.dump(value)
+                self._names.append((name, begin))
+        except BaseException as e:  # any class's own code, which may also exit
+            self._failure = NotSaved(self.pickler.name, str(e))
+        finally:
+            self._running.release()
