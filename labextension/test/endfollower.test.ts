@@ -31,7 +31,7 @@ beforeEach(() => {
   vi.stubGlobal(
     'ResizeObserver',
     class {
-      observe(): void {}
+      observe = vi.fn();
     }
   );
   box = new Box();

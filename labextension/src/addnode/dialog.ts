@@ -3,7 +3,7 @@
 import { Dialog, showDialog } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { ProgressDialog } from '../start/dialog';
+import { showWaiting } from '../start/waiting';
 import { IClusters } from '../tokens';
 import { AddForm } from './form';
 import { AddProgress } from './progress';
@@ -71,34 +71,18 @@ export class AddNodeDialogs {
   private async _showProgress(name: string, number: number): Promise<string> {
     const trans = this._trans;
     const body = new AddProgress(this._clusters, name, number, trans);
-    const dialog = new ProgressDialog({
+    const texts = {
       title: trans.__('Adding nodes to %1', name),
-      body,
-      hasClose: true,
-      focusNodeSelector: '[role="status"]',
-      buttons: [
-        Dialog.cancelButton({
-          label: trans.__('Continue in background'),
-          caption: trans.__('It goes on; the panel shows how far it is.'),
-          actions: ['hide']
-        }),
-        Dialog.warnButton({
-          label: trans.__('Stop adding'),
-          caption: trans.__('Wait for no more nodes. Those that have joined stay.')
-        })
-      ]
-    });
-    body.ended.connect(() => dialog.reject());
-    const { button } = await dialog.launch();
-    const { end, adding } = { end: body.end, adding: body.adding };
-    if (end === 'failed') {
-      await this._clusters.api.endAdding(name); // the panel need not say it any more
-      return adding?.text ?? '';
+      background: trans.__('It goes on; the panel shows how far it is.'),
+      stop: trans.__('Stop adding'),
+      stopCaption: trans.__('Wait for no more nodes. Those that have joined stay.')
+    };
+    const isUnwanted = await showWaiting(body, texts, trans);
+    const problem = body.end === 'failed' ? (body.adding?.text ?? '') : '';
+    if (body.end === 'failed' || isUnwanted) {
+      await this._clusters.api.endAdding(name); // of one that failed, the panel need not tell any more
     }
-    if (!end && button.accept) {
-      await this._clusters.api.endAdding(name);
-    }
-    return '';
+    return problem;
   }
 
   private _isOpen = false;

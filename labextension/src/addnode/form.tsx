@@ -5,7 +5,7 @@ import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { IAddingOptions, ILaunch } from '../launch';
-import { Checking, OptionField, TextField } from '../start/fields';
+import { Checking, OptionField, Problem, RanksNote, TextField } from '../start/fields';
 import { fieldsOf, optionKey, problemOfWords } from '../start/request';
 import { AddChecked, addProblems, IAddForm, isOther, launchersOf } from './request';
 
@@ -29,23 +29,14 @@ export class AddForm extends ReactWidget {
   }
 
   protected render(): JSX.Element {
-    const { max_ranks, ranks_here } = this._launch;
     const trans = this._trans;
     const fields = fieldsOf(this._launch, this._form);
     const isNew = isOther(this._form, this._adding) && !this._problems.launcher;
     return (
       <Checking node={this.node}>
-        {this._error ? (
-          <p className="jdist-error" role="alert">
-            {this._error}
-          </p>
-        ) : null}
+        <Problem text={this._error} />
         {this._launcher()}
-        {fields.problem ? (
-          <p className="jdist-error" role="alert">
-            {fields.problem}
-          </p>
-        ) : null}
+        <Problem text={fields.problem} />
         {fields.hosts
           ? this._text('hosts', trans.__('Hosts'), 'gamma,delta', trans.__('With their ranks: c:2,d:2'))
           : this._text('count', trans.__('Nodes'), '1', trans.__('One is added after the other.'))}
@@ -66,15 +57,7 @@ export class AddForm extends ReactWidget {
             'All other ranks keep their numbers and variables. It is possible only while no cell runs: the process group is formed again.'
           )}
         </p>
-        {max_ranks ? (
-          <p className="jdist-note">
-            {trans.__(
-              'This server allows %1 ranks in all your clusters together; %2 are running.',
-              max_ranks,
-              ranks_here
-            )}
-          </p>
-        ) : null}
+        <RanksNote launch={this._launch} trans={trans} />
       </Checking>
     );
   }

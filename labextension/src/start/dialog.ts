@@ -10,6 +10,7 @@ import { CommandIDs, IClusters } from '../tokens';
 import { StartForm } from './form';
 import { StartProgress } from './progress';
 import { EMPTY_FORM, IStartForm, startRequest } from './request';
+import { showWaiting } from './waiting';
 
 /** Where the last options are saved. */
 const KEY = 'jdist:start';
@@ -74,25 +75,13 @@ async function start(context: IStartContext): Promise<void> {
 async function showProgress(name: string, context: IStartContext): Promise<string> {
   const { clusters, commands, trans } = context;
   const body = new StartProgress(clusters, name, trans);
-  const dialog = new ProgressDialog({
+  const texts = {
     title: trans.__('Starting %1', name),
-    body,
-    hasClose: true,
-    focusNodeSelector: '[role="status"]',
-    buttons: [
-      Dialog.cancelButton({
-        label: trans.__('Continue in background'),
-        caption: trans.__('The start continues; the panel shows the progress.'),
-        actions: ['hide']
-      }),
-      Dialog.warnButton({
-        label: trans.__('Cancel start'),
-        caption: trans.__('Stop everything that has been started.')
-      })
-    ]
-  });
-  body.ended.connect(() => dialog.reject());
-  const { button } = await dialog.launch();
+    background: trans.__('The start continues; the panel shows the progress.'),
+    stop: trans.__('Cancel start'),
+    stopCaption: trans.__('Stop everything that has been started.')
+  };
+  const isUnwanted = await showWaiting(body, texts, trans);
   const end = body.end;
   if (end === 'failed') {
     const reason = clusters.get(name)?.reason || trans.__('%1 could not be started.', name);
@@ -112,21 +101,8 @@ async function showProgress(name: string, context: IStartContext): Promise<strin
       ]
     });
     dismissWhen(notification, clusters, () => !clusters.get(name) || clusters.get(name)?.cluster !== id);
-  } else if (button.accept) {
+  } else if (isUnwanted) {
     await clusters.api.stop(name);
   }
   return '';
-}
-
-/** A dialog whose Enter presses the button that has the focus, and none otherwise. */
-export class ProgressDialog<T> extends Dialog<T> {
-  /** The Enter that has sent the form may be pressed twice, or held: it neither cancels the start nor hides it. */
-  protected _evtKeydown(event: KeyboardEvent): void {
-    if (event.key !== 'Enter') {
-      super._evtKeydown(event);
-    } else if (event.repeat || !(document.activeElement instanceof HTMLButtonElement)) {
-      event.preventDefault();
-      event.stopPropagation();
-    }
-  }
 }

@@ -3,8 +3,27 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { ILauncherOption } from '../launch';
+import { ILaunch, ILauncherOption } from '../launch';
 import { IStartForm, optionKey, problemOfOption } from './request';
+
+/** Why what the form asks for cannot be, or could not be done; nothing if `text` is empty. */
+export function Problem({ text }: { text: string }): JSX.Element | null {
+  return text ? (
+    <p className="jdist-error" role="alert">
+      {text}
+    </p>
+  ) : null;
+}
+
+/** How many ranks the server allows, if it limits them. */
+export function RanksNote({ launch, trans }: { launch: ILaunch; trans: TranslationBundle }): JSX.Element | null {
+  const { max_ranks, ranks_here } = launch;
+  return max_ranks ? (
+    <p className="jdist-note">
+      {trans.__('This server allows %1 ranks in all your clusters together; %2 are running.', max_ranks, ranks_here)}
+    </p>
+  ) : null;
+}
 
 /** A text field: its label, what happens where it is left empty, and a note. */
 export interface IText {

@@ -5,7 +5,7 @@ import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { ILaunch } from '../launch';
-import { Checking, OptionField, TextField } from './fields';
+import { Checking, OptionField, Problem, RanksNote, TextField } from './fields';
 import { Checked, fieldsOf, IStartForm, optionKey, problemsOf } from './request';
 
 const BACKENDS = ['gloo', 'nccl', 'cpu:gloo,cuda:nccl'];
@@ -29,24 +29,16 @@ export class StartForm extends ReactWidget {
   }
 
   protected render(): JSX.Element {
-    const { launchers, max_ranks, ranks_here } = this._launch;
+    const { launchers } = this._launch;
     const trans = this._trans;
     const fields = fieldsOf(this._launch, this._form);
     const perNode = trans.__('A number, or one for each node, such as 4,2');
     const byHosts = fields.hosts ? trans.__('the ranks of each host, else ') : '';
     return (
       <Checking node={this.node}>
-        {this._error ? (
-          <p className="jdist-error" role="alert">
-            {this._error}
-          </p>
-        ) : null}
+        <Problem text={this._error} />
         {this._select('launcher', trans.__('Launcher'), launchers, null)}
-        {fields.problem ? (
-          <p className="jdist-error" role="alert">
-            {fields.problem}
-          </p>
-        ) : null}
+        <Problem text={fields.problem} />
         {fields.hosts
           ? this._text('hosts', trans.__('Hosts'), 'alpha,beta', trans.__('With their ranks: a:2,b:2'))
           : null}
@@ -64,15 +56,7 @@ export class StartForm extends ReactWidget {
           />
         ))}
         {fields.arguments ? this._text('launcher_args', trans.__('Arguments'), '', fields.arguments) : null}
-        {max_ranks ? (
-          <p className="jdist-note">
-            {trans.__(
-              'This server allows %1 ranks in all your clusters together; %2 are running.',
-              max_ranks,
-              ranks_here
-            )}
-          </p>
-        ) : null}
+        <RanksNote launch={this._launch} trans={trans} />
       </Checking>
     );
   }
