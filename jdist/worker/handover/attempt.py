@@ -45,7 +45,7 @@ class Attempt:
         _thread.start_new_thread(self._run, ())
         seen, since = ("", 0), time.monotonic()
         while not self._running.acquire(timeout=_LOOK):
-            now, at = (self.pickler.name, self._writer.end), time.monotonic()
+            now, at = (self.pickler.name, self._writer.written), time.monotonic()
             if now != seen:
                 seen, since = now, at
             elif at - since > _PATIENCE:

@@ -36,6 +36,7 @@ class NamesWriter:
         self._reported = time.monotonic()
         self._is_discarded = False
         self.end = 0
+        self.written = 0  # Bytes so far, also of a write that goes on.
 
     def write(self, data: Any) -> int:
         """Append to the pickles."""
@@ -71,7 +72,9 @@ class NamesWriter:
             raise ValueError("what is written is not wanted any more")
         done = 0
         while done < len(data):
-            done += os.pwrite(self.fd, data[done : done + SLICE], offset + done)
+            count = os.pwrite(self.fd, data[done : done + SLICE], offset + done)
+            done += count
+            self.written += count
             if time.monotonic() - self._reported >= _PROGRESS_EVERY:
                 self._reported = time.monotonic()
                 self._report()
