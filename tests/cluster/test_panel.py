@@ -241,4 +241,4 @@ def test_the_actions_of_a_cluster_that_is_gone_are_not_offered(fresh_cluster: Ca
         assert len(board._verdicts.children[0].children) > 1
         jdist.attach(cluster.name).stop()
         assert eventually(lambda: board._sight.state == "gone", LONG)
-        assert len(board._verdicts.children[0].children) == 1, "the verdict is still shown"
+        assert eventually(lambda: len(board._verdicts.children[0].children) == 1, LONG), "the verdict is still shown"

@@ -47,12 +47,11 @@ def carry() -> Iterator[Carry]:
         before.user_ns_hidden.update(names)
         exec(compile(code, "<cell>", "exec"), names)
         before.user_ns_hidden["__builtins__"] = names["__builtins__"]
-        writer = NamesWriter(lambda: None)
-        fds.append(writer.fd)
         kept = session.take(before, names, {}) if with_session else {}
-        nbytes = Save(names, before.user_ns_hidden, kept, own.__contains__).write(writer)
+        fd, nbytes = Save(names, before.user_ns_hidden, kept, own.__contains__, lambda: None).write()
+        fds.append(fd)
         after = shell({"__name__": "__main__", "torch": torch, "In": [""], "Out": {}})
-        return after.user_ns, load(NamesReader(writer.fd, nbytes), after, {})
+        return after.user_ns, load(NamesReader(fd, nbytes), after, {})
 
     yield carried
     for fd in fds:
