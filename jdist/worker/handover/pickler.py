@@ -28,6 +28,7 @@ from jdist.worker.compat.torch import storage_id, untyped_storage
 from jdist.worker.handover import rebuild
 from jdist.worker.values import ddp
 
+_being_read: set[torch.device] = set()  # Devices on which a thread waits, which may be one that was left alone.
 _FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__doc__", "__qualname__", "__module__")
 
 
@@ -105,13 +106,18 @@ class NamesPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return rebuild.storage, (self._storages[key], nbytes, device)
 
     def _check_device(self, device: torch.device) -> None:
-        """After a fault on a GPU its memory cannot be read any more. Raises NotCarried."""
+        """After a fault on a GPU its memory cannot be read any more, and a hang keeps it busy. Raises NotCarried."""
         if device.type in ("cpu", "meta") or device in self._readable:
             return
+        if device in _being_read:
+            raise NotCarried(f"it is on {device}, which does not answer")
+        _being_read.add(device)
         try:
             torch.zeros(1, device=device).cpu()
         except RuntimeError as e:
             raise NotCarried(f"it is on {device}, which cannot be read: {str(e).splitlines()[0]}") from e
+        finally:
+            _being_read.discard(device)
         self._readable.add(device)
 
     def _number(self, nbytes: int, view: Callable[[], memoryview]) -> int:

@@ -15,7 +15,7 @@ import torch
 
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.groups import CarriedNames
-from jdist.worker.handover import memory, save, session
+from jdist.worker.handover import attempt, memory, save, session
 from jdist.worker.handover.load import load
 from jdist.worker.handover.memory import NamesReader, NamesWriter
 from jdist.worker.handover.rebuild import LostValue
@@ -282,6 +282,36 @@ def test_without_memory_the_largest_name_is_left_out(carry: Carry, monkeypatch: 
     assert dict(report.lost) == {"large": "4.0 MB, and 100 kB of memory were free to save it in"}
     assert names["small"].numel() == 10
     assert memory.free_memory() < 1 << 60
+
+
+GPUS = """
+class OnGpu(torch.Tensor):
+    device = property(lambda self: torch.device("cuda", 0))
+first, second = torch.ones(3).as_subclass(OnGpu), torch.ones(3).as_subclass(OnGpu)
+kept = [torch.ones(3)]
+"""
+
+
+def test_a_gpu_that_hangs_is_waited_for_once(carry: Carry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "_PATIENCE", 0.2)
+    monkeypatch.setattr(attempt, "_LOOK", 0.05)
+    zeros, is_over = torch.zeros, threading.Event()
+
+    def hanging(*size: int, device: torch.device) -> torch.Tensor:
+        assert device.type == "cuda"
+        is_over.wait()
+        return zeros(*size)
+
+    monkeypatch.setattr(torch, "zeros", hanging)
+    try:
+        names, report = carry(GPUS)
+    finally:
+        is_over.set()
+    assert dict(report.lost) == {
+        "first": "OnGpu: saving it did not end within 0 s",
+        "second": "OnGpu: it is on cuda:0, which does not answer",
+    }
+    assert names["kept"][0].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_damaged_memory_is_refused() -> None:
