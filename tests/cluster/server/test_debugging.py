@@ -63,7 +63,11 @@ def test_ranks_are_paused_looked_into_and_continued(browser: Browser, cluster: j
 
     stacks = browser.get(f"{SHARED}/stacks")
     assert chain(stacks["stacks"]) == [("<cell>", [1, 2], []), ("train", [1, 2], []), ("wait", [1, 2], [1, 2])]
-    assert [each["ranks"] for each in stacks["others"]] == ["0,3"]
+
+    def others() -> list[str]:
+        return [each["ranks"] for each in browser.get(f"{SHARED}/stacks")["others"]]
+
+    assert eventually(lambda: others() == ["0,3"], LONG), "ranks that do the same are one row"
     train = stacks["stacks"][0]["children"][0]["frame"]
     assert (train["run"], train["line"]) == (run.number, 2), "the cell whose code it is"
     post(browser, "frame", ranks="2", index=1)
