@@ -156,8 +156,8 @@ def test_values_whose_own_code_does_not_end_are_lost_alone(cluster: jdist.Cluste
     assert found == {rank: (float(rank), 4, rank != 1) for rank in range(4)}
     (told,) = [n for n in notices if n.startswith("rank 1 was started again and has its names from before")]
     for i in range(3):
-        assert f"value{i} (list: saving it did not end within 5 s)" in told
-    assert "value3[0] (Kind3: saving it exits)" in told
+        assert f"value{i} (list: saving it took longer than 5 s)" in told
+    assert "value3[0] (Kind3: saving it raised SystemExit)" in told
     cluster.run("".join(f"globals().pop('value{i}', None)\n" for i in range(len(UNENDING))) + "Out.clear()")
 
 

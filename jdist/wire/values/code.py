@@ -1,6 +1,6 @@
-"""The code of functions that are pickled by value keeps its file name, by which a line of a cell is found again.
+"""Functions that are pickled by value keep the file name of their code, which leads from a line to its cell.
 
-cloudpickle leaves the name out since version 3.1.3, so that pickles of the same function are the same everywhere.
+cloudpickle has omitted the name since version 3.1.3, so that equal functions have equal pickles on every machine.
 """
 
 from collections.abc import Callable

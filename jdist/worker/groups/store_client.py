@@ -154,8 +154,8 @@ def meet(store: Store, rank: int, world_size: int, timeout: float) -> None:
                 f"rank {rank} lost the rendezvous store while the world was being formed: {reason}"
             ) from e
         raise LaunchError(
-            f"rank {rank} waited {timeout:.0f} s for the world's {world_size} ranks; {_absent(store, keys)} did not "
-            "come. The cluster's status shows their state; restart them"
+            f"rank {rank} waited {timeout:.0f} s for the world's {world_size} ranks; {_absent(store, keys)}. "
+            "The cluster's status shows the state of each rank; restart those that did not come"
         ) from e
 
 
@@ -163,8 +163,8 @@ def _absent(store: Store, keys: list[str]) -> str:
     try:
         ranks = [r for r, key in enumerate(keys) if not store.check([key])]
     except RuntimeError:  # its connection was shut down, or it has ended
-        return "some of them, which the store no longer tells,"
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+        return "not all of them came, and the rendezvous store no longer answers which"
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks)) + " did not come"
 
 
 def sweep(store: TCPStore, generation: int) -> None:

@@ -1,10 +1,10 @@
 """One attempt to pickle all names, on a thread of its own.
 
-Pickling runs code of the user's, ``__reduce__`` and ``__getstate__``, which may wait for ever for a lock that a stopped
-thread holds, or fault in C code. A thread that gets no further is left alone, and the next attempt omits the name at
-which it stands. Only code that holds the interpreter lock stops the saving as a whole.
+Pickling runs the user's own ``__reduce__`` and ``__getstate__``, which may fault in C code, or wait forever for a lock
+that a stopped thread holds. A thread that makes no progress is abandoned, and the next attempt omits the name that it
+was pickling. Only code that holds the interpreter lock can still prevent saving altogether.
 
-The thread has its own writer, which is discarded when it is left, so that it writes nothing if it wakes up.
+Each attempt has its own writer. That of an abandoned thread is discarded, so the thread cannot write if it wakes up.
 """
 
 import _thread
@@ -15,8 +15,8 @@ from typing import Any
 from jdist.worker.handover.memory import NamesWriter
 from jdist.worker.handover.pickler import NamesPickler
 
-_PATIENCE = 5.0  # Seconds without progress after which a name is omitted; its agent ends a process after ten.
-_LOOK = 0.5
+_PATIENCE = 5.0  # Seconds without progress until a name is omitted; the agent ends the process after ten.
+_LOOK = 0.5  # Seconds between two checks of the progress.
 
 
 class NotSaved(Exception):
@@ -48,9 +48,9 @@ class Attempt:
             now, at = (self.pickler.name, self._writer.written), time.monotonic()
             if now != seen:
                 seen, since = now, at
-            elif at - since > _PATIENCE:
+            elif self.pickler.name and at - since > _PATIENCE:
                 self._writer.discard()
-                raise NotSaved(now[0], f"saving it did not end within {_PATIENCE:.0f} s")
+                raise NotSaved(now[0], f"saving it took longer than {_PATIENCE:g} s")
         if self._failure is not None:
             self._writer.discard()
             raise self._failure

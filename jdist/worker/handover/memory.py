@@ -47,7 +47,7 @@ class NamesWriter:
     def discard(self) -> None:
         """Give the memory back; what is written from now on raises ValueError. The process is about to end."""
         self._is_discarded = True
-        os.ftruncate(self.fd, 0)  # its number would be another's if it were closed, and a thread may just be writing
+        os.ftruncate(self.fd, 0)  # closing it would let another file take its number while a thread still writes
 
     def finish(
         self,

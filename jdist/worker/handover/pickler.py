@@ -28,7 +28,7 @@ from jdist.worker.compat.torch import storage_id, untyped_storage
 from jdist.worker.handover import rebuild
 from jdist.worker.values import ddp
 
-_being_read: set[torch.device] = set()  # Devices on which a thread waits, which may be one that was left alone.
+_being_read: set[torch.device] = set()  # Devices that a thread is reading now; if one hangs, its thread never returns.
 _FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__doc__", "__qualname__", "__module__")
 
 
@@ -70,7 +70,7 @@ class NamesPickler(cloudpickle.Pickler):  # type: ignore[misc]
         except NotCarried:
             raise
         except (Exception, SystemExit) as e:  # __reduce_ex__ and __getstate__ of any class
-            why = "saving it exits" if isinstance(e, SystemExit) else str(e)
+            why = "saving it raised SystemExit" if isinstance(e, SystemExit) else str(e)
             self.losses.append(Loss(self.name, obj, why))
             return rebuild.lost, (type(obj).__name__,)
 

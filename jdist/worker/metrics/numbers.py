@@ -64,7 +64,10 @@ def whole_step(step: Any) -> int:
     try:
         found = operator.index(step)
     except TypeError:
-        raise UsageError(f"jdist.log: step is {step!r:.60} ({type(step).__name__}); it must be an integer") from None
+        what = f"{step!r:.60} ({type(step).__name__})"
+        raise UsageError(
+            f"jdist.log: step is {what}; it must be an integer. Numbers are logged by name: jdist.log(loss=…, step=i)"
+        ) from None
     if not -MOST_STEP < found < MOST_STEP:
         raise UsageError(f"jdist.log: step {found} is too large")
     return found

@@ -34,7 +34,7 @@ from jdist.worker.saving.objects.units import Unit
 from jdist.worker.saving.process import SavingRank, this_rank
 from jdist.worker.saving.save import RankNames
 
-_OF_CELLS = {f"{SESSION}files", f"{SESSION}sources"}  # By which errors in functions find their lines.
+_OF_CELLS = {f"{SESSION}files", f"{SESSION}sources"}  # With them, errors in functions show the lines of their cells.
 
 
 class _Source(Struct, frozen=True):

@@ -77,10 +77,10 @@ export class AddNodeDialogs {
       stop: trans.__('Stop adding'),
       stopCaption: trans.__('Wait for no more nodes. Those that have joined stay.')
     };
-    const isUnwanted = await showWaiting(body, texts, trans);
+    const isCancelled = await showWaiting(body, texts, trans);
     const problem = body.end === 'failed' ? (body.adding?.text ?? '') : '';
-    if (body.end === 'failed' || isUnwanted) {
-      await this._clusters.api.endAdding(name); // of one that failed, the panel need not tell any more
+    if (body.end === 'failed' || isCancelled) {
+      await this._clusters.api.endAdding(name); // also after a failure: the panel no longer has to report it
     }
     return problem;
   }

@@ -81,7 +81,7 @@ async function showProgress(name: string, context: IStartContext): Promise<strin
     stop: trans.__('Cancel start'),
     stopCaption: trans.__('Stop everything that has been started.')
   };
-  const isUnwanted = await showWaiting(body, texts, trans);
+  const isCancelled = await showWaiting(body, texts, trans);
   const end = body.end;
   if (end === 'failed') {
     const reason = clusters.get(name)?.reason || trans.__('%1 could not be started.', name);
@@ -101,7 +101,7 @@ async function showProgress(name: string, context: IStartContext): Promise<strin
       ]
     });
     dismissWhen(notification, clusters, () => !clusters.get(name) || clusters.get(name)?.cluster !== id);
-  } else if (isUnwanted) {
+  } else if (isCancelled) {
     await clusters.api.stop(name);
   }
   return '';
