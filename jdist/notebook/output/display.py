@@ -5,6 +5,7 @@ the less often: what is sent again stays in proportion to what is new. Only the 
 import asyncio
 import contextlib
 import contextvars
+import math
 import queue
 import threading
 import time
@@ -15,8 +16,10 @@ from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.runs import InputRequest, MetricsLogged, Output, RankDone, RunEnded, RunStarted
+from jdist.core.messages.runs import InputRequest, MetricsLogged, Output, RankDone, RunEnded, RunStarted, Text
 from jdist.core.messages.status import Notice, Stopped
+from jdist.core.outcome import OutputLine
+from jdist.core.ranks import RankSet
 from jdist.notebook import missing_names
 from jdist.notebook.output.metric_display import MetricDisplay
 from jdist.notebook.output.render import render
@@ -33,6 +36,7 @@ _GATHER = 0.5  # Seconds from the first rank's pause until the run counts as pau
 _IDLE = 60.0  # Seconds between two looks at a paused run, of which nothing is heard.
 _NEWEST = 9  # Lines of a run that a log is told.
 _LATE = 0.5  # Seconds between two drawings of output that comes after a run's end.
+_TOGETHER = 0.1  # Seconds for which a terminal's line waits for the same line of other ranks.
 _BYTES_PER_SECOND = 400_000  # The rate at which the output may be sent again and again.
 _CALM_BYTES_PER_SECOND = 20_000  # The rate while nothing but the clock changed.
 
@@ -61,6 +65,8 @@ class RunDisplay:
         self._timeout = timeout
         self._transcript = Transcript(run.ranks)
         self._lines = LineStream()
+        self._held = Transcript(run.ranks)  # Lines that wait for the same of other ranks, until `_held_until`.
+        self._held_until: float | None = None
         self._notices = list(notices)
         self._namespace = namespace or {}
         self._frames = frames
@@ -143,6 +149,7 @@ class RunDisplay:
     def _show_late(self, message: Message) -> None:
         """Show, in the run's place, what the cell's threads and children write after its end; on the client's loop."""
         self._handle(message)
+        self._release_lines()
         if not self._will_redraw:
             self._will_redraw = True
             asyncio.get_running_loop().call_later(max(_LATE, self._next - time.monotonic()), self._draw)
@@ -154,13 +161,15 @@ class RunDisplay:
             since = self._paused_at or time.monotonic()
             due = self._next if self._is_dirty else time.monotonic() + _IDLE
             due = min(due, since + _GATHER) if not self._is_paused() else due
-        due = min(due, self._metrics.due)
+        due = min(due, self._metrics.due, self._held_until or due)
         timeout = max(0.0, due - time.monotonic())
         with contextlib.suppress(queue.Empty):
             while (event := self._events.get(timeout=timeout)) is not None:
                 self._handle(event)
+                self._release_lines(time.monotonic())
                 timeout = 0.0
             return True
+        self._release_lines(time.monotonic())
         if time.monotonic() >= self._next and (self._is_dirty or not self._run.paused):
             self._draw()
         elif self._output.is_shown:  # the chart stands below the output
@@ -180,6 +189,7 @@ class RunDisplay:
         """On a screen that takes only lines, say where the run is paused, unless a verb has said so."""
         text = self.view().paused_text
         is_told = self._is_background and all(p.reason in ("step", "next_call") for p in self._run.paused.values())
+        self._release_lines()
         if text != self._pauses_shown and not is_told:
             self._screen.show(plain(text))
         self._pauses_shown = text
@@ -193,7 +203,8 @@ class RunDisplay:
                 for item in event.items:
                     self._transcript.feed(item)
             case Output():
-                self._show_lines(line for item in event.items for line in self._lines.feed(item))
+                for item in event.items:
+                    self._hold_lines(self._lines.whole(item))
             case RankDone():
                 self._transcript.close([event.rank])
             case RankPaused():
@@ -207,19 +218,35 @@ class RunDisplay:
             case Notice():
                 self._notices.append(remedy_text.worded(event))
             case VerdictChanged(_, verdict) if verdict is not None and not self._screen.is_live:
+                self._release_lines()
                 self._screen.show(plain(verdict_text(verdict, not self._is_background)))
             case Stopped():
                 self._notices.append(f"the connection to the cluster has ended: {remedy_text.worded(event)}")
             case InputRequest():
+                self._release_lines()
                 self._draw()
                 self._answer(event)
             case RunEnded():
                 self._transcript.close()
-                self._show_lines(self._lines.close())
+                self._hold_lines(self._lines.rest())
+                self._release_lines()
 
-    def _show_lines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self._screen.show(plain(line))
+    def _hold_lines(self, found: Iterable[tuple[Sequence[int], Sequence[str]]]) -> None:
+        """Keep whole lines for a moment: ranks that print the same do not do so at once."""
+        for ranks, lines in found:
+            for line in lines:
+                self._held.feed(Text(tuple(ranks), "stdout", f"{line}\n"))
+                self._held_until = self._held_until or time.monotonic() + _TOGETHER
+
+    def _release_lines(self, now: float = math.inf) -> None:
+        """Show the lines that have been kept, if it is time."""
+        if self._held_until is None or now < self._held_until:
+            return
+        for block in self._held.blocks():
+            for part in block.parts:
+                if isinstance(part.item, OutputLine):
+                    self._screen.show(plain(f"[{RankSet(part.ranks)}] {part.item.text}"))
+        self._held, self._held_until = Transcript(self._run.ranks), None
 
     def _answer(self, request: InputRequest) -> None:
         """Pass the rank's question on to the user; a run that asks where no user can answer is stopped."""

@@ -3,7 +3,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jdist.core.messages.runs import Display, OutputItem, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW
@@ -205,20 +205,29 @@ class LineStream:
         self._without_widgets: set[int] = set()  # The ranks whose first widget was noted.
 
     def feed(self, item: OutputItem) -> Iterator[str]:
-        """The lines that this item ends."""
+        """The lines that this item ends, with their ranks before them."""
+        for ranks, lines in self.whole(item):
+            yield from _prefixed(ranks, lines)
+
+    def close(self) -> Iterator[str]:
+        """The remaining lines, with their ranks before them."""
+        for ranks, lines in self.rest():
+            yield from _prefixed(ranks, lines)
+
+    def whole(self, item: OutputItem) -> Iterator[tuple[Sequence[int], Sequence[str]]]:
+        """The lines that this item ends, and the ranks of which each is."""
         if isinstance(item, Text):
             whole: dict[tuple[str, ...], list[int]] = {}
             for rank in item.ranks:
                 assembler = self._open.setdefault((rank, item.stream), LineAssembler())
                 whole.setdefault(tuple(assembler.feed(item.text)), []).append(rank)
-            for lines, ranks in whole.items():
-                yield from _prefixed(ranks, lines)
+            yield from ((ranks, lines) for lines, ranks in whole.items() if lines)
         elif isinstance(item, Display) and WIDGET_VIEW in item.data:
             if ranks := [rank for rank in item.ranks if rank not in self._without_widgets]:
                 self._without_widgets.update(ranks)
-                yield from _prefixed(ranks, [without_widgets([item.data["text/plain"]])])
+                yield ranks, [without_widgets([item.data["text/plain"]])]
         elif isinstance(item, Display) and not item.is_update:
-            yield from _prefixed(item.ranks, str(item.data.get("text/plain", "")).splitlines())
+            yield item.ranks, str(item.data.get("text/plain", "")).splitlines()
         elif isinstance(item, Tail):
             self._tails[item.rank] = item
 
@@ -233,13 +242,12 @@ class LineStream:
         lines = [f"[{RankSet(ranks)}] {line}" for line, ranks in found.items()]
         return [*lines[: bars.MOST], f"… {len(lines) - bars.MOST} more"] if len(lines) > bars.MOST + 1 else lines
 
-    def close(self) -> Iterator[str]:
+    def rest(self) -> Iterator[tuple[Sequence[int], Sequence[str]]]:
         """The remaining lines: those without a newline, and the newest of streams that passed their limit."""
         for (rank, _), assembler in self._open.items():
-            yield from _prefixed((rank,), assembler.take())
+            yield (rank,), assembler.take()
         for rank, tail in sorted(self._tails.items()):
-            yield f"[{rank}] … {tail.lines:,} lines left out; jdist logs {rank} shows them"
-            yield from _prefixed((rank,), tail.text.splitlines())
+            yield (rank,), [f"… {tail.lines:,} lines left out; jdist logs {rank} shows them", *tail.text.splitlines()]
 
 
 def _prefixed(ranks: Iterable[int], lines: Iterable[str]) -> Iterator[str]:

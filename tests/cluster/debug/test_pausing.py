@@ -257,6 +257,7 @@ async def work(k):
         saved.append(k)
 await asyncio.gather(work(1), work(2))
 """
+    cluster.run("globals().pop('_', None)")  # a loop of another test's over `_` keeps IPython from setting it
     run = cluster.run(code, background=True)
     paused(run, ALL)
     assert {tuple(f.function for f in s.frames) for s in cluster.where().values()} == {("work",)}

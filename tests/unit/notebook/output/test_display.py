@@ -16,7 +16,7 @@ from jdist.client.metrics.chart import MIME as METRICS
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
-from jdist.core.messages.runs import MetricsLogged, Output, RankDone, RunEnded, RunStarted, Text
+from jdist.core.messages.runs import Display, MetricsLogged, Output, RankDone, RunEnded, RunStarted, Text
 from jdist.core.stacks import PauseReason, StackFrame
 from jdist.core.topology import Topology
 from jdist.notebook.output.display import RunDisplay
@@ -168,6 +168,19 @@ def test_some_paused_ranks_are_enough_after_a_moment(run: CellRun) -> None:
     assert screen.until(lambda text: "[2]     train_step, line 8" in text)
     end(run)
     screen.until(lambda text: "run 12 · 4 ranks" in text)
+
+
+def test_a_terminal_shows_a_line_once_that_ranks_print_one_after_the_other(run: CellRun) -> None:
+    screen = Screen(is_live=False)
+    for rank in (2, 0, 3, 1):
+        run.feed(Output(12, (Text((rank,), "stdout", f"loaded\nrank {'even' if rank % 2 == 0 else 'odd'}\n"),)))
+        run.feed(Output(12, (Display((rank,), {"text/plain": "6"}, is_result=True),)))
+    end(run)
+    assert displayed(run, screen).follow()
+    shown = [screen.shown.get_nowait()["text/plain"] for _ in range(screen.shown.qsize())]
+    assert sorted(shown[:5]) == ["[0,2] rank even", "[0-3] 6", "[0-3] loaded", "[0-3] step 1", "[1,3] rank odd"]
+    assert shown[:2] == ["[0-3] step 1", "[0-3] loaded"]
+    assert shown[4:] == ["[0-3] 6", "run 12 · 4 ranks · 1.0 s"]
 
 
 def test_a_terminal_gets_a_line_for_each_pause_that_no_verb_has_told(run: CellRun) -> None:
