@@ -39,6 +39,19 @@ class CodeReceiver:
         self._broadcast = broadcast
         self.folder = CodeFolder(node.endpoint.cluster)
         self._lock = asyncio.Lock()
+        self._import_paths: list[code.UseImportPath] = []
+
+    def use_import_path(self, message: code.UseImportPath) -> None:
+        """Have this node's ranks, and those that are started later, find modules where a client does."""
+        if message not in self._import_paths:
+            self._import_paths.append(message)
+        self._broadcast(message)
+
+    def greetings(self) -> tuple[Message, ...]:
+        """Messages for a fresh worker, after which it finds modules where the others do."""
+        folders = self.folder.folders
+        synced = (code.CodeSynced(folders, ()),) if folders else ()
+        return (*self._import_paths, *synced)
 
     async def answer(self, op: CodeOp, progress: Callable[[int], object]) -> NodeReplyBody:
         """Raises OSError, JdistError."""

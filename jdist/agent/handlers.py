@@ -31,7 +31,7 @@ from jdist.agent.starters.starter import Prewarmer
 from jdist.core import __version__
 from jdist.core.messages import debug, groups, membership, runs, saving
 from jdist.core.messages.base import PROTOCOL, Message
-from jdist.core.messages.code import CodeSynced
+from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.protocol import NodeQuery, RankQuery, ToAgent
 from jdist.core.ranks import RankSet
 from jdist.core.settings import OUTPUT_DELAY
@@ -100,6 +100,7 @@ class ControllerHandlers:
             membership.StartWorker: self.handle_start_worker,
             membership.EndWorkers: self.handle_end_workers,
             groups.StartStore: self.handle_start_store,
+            UseImportPath: parts.code_sync.use_import_path,
             saving.KeepAutosave: self.handle_keep_autosave,
             saving.MayLeave: lambda _: on_may_leave(),
             membership.Shutdown: lambda _: self._end("the cluster has been stopped, or this node removed from it", 0),
@@ -235,9 +236,8 @@ class WorkerHandlers:
 
     def handle_up(self, kernel: Kernel) -> None:
         _log.info("worker %d is up: process %d", kernel.worker, kernel.pid)
-        folders = self._parts.code_sync.folder.folders
-        if folders:
-            self._parts.workers.send(kernel.worker, CodeSynced(folders, ()))
+        for message in self._parts.code_sync.greetings():
+            self._parts.workers.send(kernel.worker, message)
         if self._parts.ledger.autosave.options is not None:
             self._parts.workers.send(kernel.worker, self._parts.ledger.autosave)
         up = membership.WorkerUp(kernel.worker, kernel.pid, kernel.wanted.incarnation, kernel.inherits)

@@ -32,6 +32,7 @@ class ActiveRuns:
         if cell.timeout is not None and not cell.timeout > 0:
             raise UsageError(f"a timeout is a positive number of seconds, not {cell.timeout}")
         paused = set(self._attachment.facts.paused)
+        self._attachment.send_import_path()
         self._submitted[cell.request] = cell.ranks
         try:
             accepted = await self._attachment.link.request(cell, RunAccepted)

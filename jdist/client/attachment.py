@@ -1,5 +1,7 @@
 """Attachment: a client's link to one cluster, and what the parts of AsyncCluster share about it."""
 
+import os
+import sys
 from collections.abc import Callable, Iterable
 
 from jdist.client.history import History
@@ -7,7 +9,9 @@ from jdist.client.link import Link
 from jdist.client.metrics.metrics import KeptMetrics, Metrics
 from jdist.client.values.carrier import Carrier
 from jdist.core.errors import UsageError
+from jdist.core.import_path import ImportPath, split, this_interpreter
 from jdist.core.messages.base import Message
+from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh, Topology
@@ -23,11 +27,13 @@ class Attachment:
         self.history = History()
         self.metrics = KeptMetrics()
         self._carrier: Carrier | None = None
+        self._import_path: ImportPath | None = None  # As it was sent last on the current link.
         self._watchers: list[Callable[[Message], None]] = []
 
     def adopt(self, link: Link) -> None:
         self.current = link
         self._carrier = Carrier(link)
+        self._import_path = None
 
     def close(self) -> None:
         """Close the link and remove this client's mark from shared memory; may be called again."""
@@ -49,6 +55,17 @@ class Attachment:
         if self._carrier is None:
             raise UsageError("this cluster is not attached; use start() or attach()")
         return self._carrier
+
+    def send_import_path(self) -> None:
+        """Have ranks find modules where this process does, before a cell is sent. Does nothing if they do."""
+        try:
+            directory = os.getcwd()
+        except OSError:  # it was removed
+            return
+        path = split(sys.path, directory, this_interpreter())
+        if path != self._import_path:
+            self.link.send(UseImportPath(path))
+            self._import_path = path
 
     @property
     def facts(self) -> ClusterFacts:

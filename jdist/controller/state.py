@@ -41,6 +41,7 @@ from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.controller.status import StatusReporter
 from jdist.core.messages import membership
 from jdist.core.messages.base import PROTOCOL, Message
+from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.debug import FollowRun, Pause, RankPaused, Resume
 from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
 from jdist.core.messages.observation import Stalled
@@ -160,6 +161,7 @@ class State:
             membership.RemoveRanks: self._resizing.handle_remove_ranks,
             membership.DropNodes: self._admission.handle_drop_nodes,
             Autosave: self._autosaver.handle_autosave,
+            UseImportPath: lambda _client, message: self.model.use_import_path(message),
             MakeGroup: self._formation.handle_make_group,
             MakeMesh: self._formation.handle_make_mesh,
             StatusRequest: lambda client, ask: self.model.send(client, self._status.report(ask.request)),

@@ -1,9 +1,12 @@
-"""Missing names: if a NameError's name exists elsewhere, in the notebook or on other ranks, suggest how to copy it.
-Ranks are asked only after such an error, and only for names.
+"""Missing names: if a name or a module that ranks lack exists elsewhere, suggest how to copy it.
+Ranks are asked only after a NameError, and only for names.
 """
 
 import contextlib
+import importlib.util
+import os
 import re
+import shlex
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,6 +16,7 @@ from msgspec import structs
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
 from jdist.core.errors import JdistError
+from jdist.core.import_path import this_interpreter
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 from jdist.core.remedy import Remedy, sentence
@@ -20,15 +24,20 @@ from jdist.notebook.text import markup
 from jdist.notebook.text.remedy_text import command
 
 _MISSING = re.compile(r"name '(\w+)' is not defined")
+_MISSING_MODULE = re.compile(r"No module named '(\w+)")
 _DEADLINE = 0.5  # Seconds for the ranks to answer.
 _MOST = 256  # Ranks that are asked.
 
 
 def advise(cluster: Cluster, run: CellRun, namespace: Mapping[str, Any]) -> None:
-    """Give each rank's NameError in a run that has ended the actions that would bring the name there."""
-    missing = ranks_by((r, name) for r, o in sorted(run.outcomes.items()) if (name := _missing(o.error)))
-    for name, ranks in missing.items():
-        remedies = tuple(_remedies(cluster, name, ranks, namespace))
+    """Give each rank's NameError or ModuleNotFoundError the actions that would bring the name or the module there.
+
+    ``run`` has ended.
+    """
+    missing = ranks_by((r, what) for r, o in sorted(run.outcomes.items()) if (what := _missing(o.error)))
+    for (error, name), ranks in missing.items():
+        is_module = error == "ModuleNotFoundError"
+        remedies = tuple(_module_remedies(name) if is_module else _remedies(cluster, name, ranks, namespace))
         for rank in ranks:
             outcome = run.outcomes[rank]
             if outcome.error is not None and remedies:
@@ -48,9 +57,30 @@ def advice_here(cluster: Cluster, name: str) -> dict[str, str] | None:
     return {"text/plain": f"note: {text}", "text/html": markup.notice(text)}
 
 
-def _missing(error: ErrorInfo | None) -> str:
-    found = _MISSING.match(error.evalue) if error is not None and error.ename == "NameError" else None
-    return found[1] if found is not None else ""
+def _missing(error: ErrorInfo | None) -> tuple[str, str] | None:
+    """The kind of error, and the name or top-level module that is missing."""
+    if error is None:
+        return None
+    pattern = {"NameError": _MISSING, "ModuleNotFoundError": _MISSING_MODULE}.get(error.ename)
+    found = pattern.match(error.evalue) if pattern is not None else None
+    return (error.ename, found[1]) if found is not None else None
+
+
+def _module_remedies(name: str) -> Iterable[Remedy]:
+    """Copy the directory in which the notebook finds a module of the user's that the ranks' nodes lack."""
+    spec = None
+    with contextlib.suppress(Exception):  # a finder of the user's own, or a module without a specification
+        spec = importlib.util.find_spec(name)
+    if spec is None:
+        return
+    places = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
+    for place in places:
+        directory = os.path.dirname(os.path.abspath(place))
+        if not this_interpreter().has_installed(directory):
+            beside = os.path.relpath(directory)
+            shown = directory if beside.startswith(os.pardir) else beside
+            yield Remedy("sync", f"copy {name} to the nodes, which lack it", name=shlex.quote(shown))
+            return
 
 
 def _remedies(cluster: Cluster, name: str, ranks: list[int], namespace: Mapping[str, Any]) -> Iterable[Remedy]:

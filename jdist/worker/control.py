@@ -18,7 +18,7 @@ from msgspec import structs
 
 from jdist.core.errors import describe_error
 from jdist.core.messages.base import Message, QueryFailed
-from jdist.core.messages.code import CodeSynced
+from jdist.core.messages.code import CodeSynced, UseImportPath
 from jdist.core.messages.debug import PauseRanks, ResumeRanks
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed
 from jdist.core.messages.membership import RequestHandover, Shutdown, WorkerHello
@@ -30,9 +30,9 @@ from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
 from jdist.wire.values.frames import Unpacker, pack
-from jdist.worker.cells.autoreload import Autoreload
 from jdist.worker.cells.children import Children
 from jdist.worker.cells.cuda_context import fault_of
+from jdist.worker.cells.imports import Imports
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import cell_numbers
@@ -84,7 +84,7 @@ class ControlThread:
         self._cells.digest_calls = self._observer.digests
         self._cells.has_broken_group = lambda: self._groups.log.has_broken_group
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
-        self._autoreload = Autoreload(kernel.shell)
+        self._imports = Imports(kernel.shell)
         self._profiler = CellProfiler(self._groups.log, self._observer.trace)
         self._cells.profiled = self._profiler.around
         step_mark.connect(self._profiler.mark_step)
@@ -117,6 +117,7 @@ class ControlThread:
         self._handover.guard()
         parts = [self._groups.after_fork, streams.after_fork, self._debugger.after_fork, metrics_log.disconnect]
         disable_in_children(kernel, parts)
+        self._handlers = self._make_handlers()
 
     def _user_names(self, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Those of ``names`` that are the user's; a frame may have other values under jdist's names."""
@@ -167,49 +168,53 @@ class ControlThread:
 
     # ------------------------------------------------------------ the control thread
 
+    def _make_handlers(self) -> dict[type[Message], Callable[[Any], None]]:
+        """Handlers of the agent's messages; what may take longer is handled on a helper thread."""
+        imports, debugger = self._imports, self._debugger
+        return {
+            ExecuteCell: self._handle_execute_cell,
+            AbortRun: lambda message: self._spawn(self._handle_abort_run, message),
+            FormWorld: self._handle_form_world,
+            RankQuery: lambda message: self._spawn(self._handle_rank_query, message),
+            PauseRanks: lambda message: debugger.request(message.run),
+            ResumeRanks: debugger.resume,
+            KeepAutosave: self._handle_keep_autosave,
+            PrepareSave: self._points.prepare,
+            SaveAt: self._points.bind,
+            CodeSynced: lambda message: imports.record_synced(message.folders, message.changed),
+            UseImportPath: lambda message: imports.use(message.path),
+            RequestHandover: lambda _: self._spawn(self._handover.end),
+            Shutdown: lambda _: os._exit(0),
+        }
+
     def _handle_frames(self, frames: list[bytes]) -> None:
         message = _unpack(frames[-1])
-        match message:
-            case ExecuteCell(in_run=outer) if outer:
-                self._debugger.order_cell(message)
-                self._stalls.expect(message.run)
-            case PauseRanks():
-                self._debugger.request(message.run)
-            case ResumeRanks():
-                self._debugger.resume(message)
-            case KeepAutosave():
-                job_end.outlive(wanted=message.options is not None)
-                if message.options is not None:  # what a save needs is imported before a loop would wait for that
-                    self._spawn(importlib.import_module, "jdist.worker.saving.save")
-            case PrepareSave():
-                self._points.prepare(message)
-            case SaveAt():
-                self._points.bind(message)
-            case ExecuteCell():
-                if message.is_setup:
-                    self._saving.remember_setup(message.code)
-                self._cells.submit(message)
-                self._stalls.expect(message.run)
-            case FormWorld():
-                rank = message.workers.index(self._worker)  # from now on, in the world that is about to be formed
-                self._queries.rank = rank
-                on_reform.be_rank(rank)
-                set_name(f"jdist-rank-{rank}")
-                self._spawn(self._handle_form_world, message)
-            case AbortRun():
-                self._spawn(self._handle_abort_run, message)
-            case RankQuery():
-                self._spawn(self._handle_rank_query, message)
-            case CodeSynced(folders, changed):
-                self._autoreload.record(folders, changed)
-            case RequestHandover():
-                self._spawn(self._handover.end)
-            case Shutdown():
-                os._exit(0)
+        self._handlers[type(message)](message)
+
+    def _handle_execute_cell(self, cell: ExecuteCell) -> None:
+        if cell.in_run:
+            self._debugger.order_cell(cell)
+        else:
+            if cell.is_setup:
+                self._saving.remember_setup(cell.code)
+            self._cells.submit(cell)
+        self._stalls.expect(cell.run)
+
+    def _handle_form_world(self, form: FormWorld) -> None:
+        rank = form.workers.index(self._worker)  # from now on, in the world that is about to be formed
+        self._queries.rank = rank
+        on_reform.be_rank(rank)
+        set_name(f"jdist-rank-{rank}")
+        self._spawn(self._form_world, form)
+
+    def _handle_keep_autosave(self, keep: KeepAutosave) -> None:
+        job_end.outlive(wanted=keep.options is not None)
+        if keep.options is not None:  # what a save needs is imported before a loop would wait for that
+            self._spawn(importlib.import_module, "jdist.worker.saving.save")
 
     # ------------------------------------------------------------ helper threads
 
-    def _handle_form_world(self, form: FormWorld) -> None:
+    def _form_world(self, form: FormWorld) -> None:
         try:
             formed = self._groups.form(form, self._worker, self._spec.gpu_index)
         except Exception as e:  # whatever torch raises is the reason to report

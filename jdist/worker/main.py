@@ -54,6 +54,7 @@ def main(spec_json: bytes) -> None:
         capture_fd_output=False,
         log_level=logging.WARNING,
         parent_handle=1,  # "the parent is watched by others": the agent's death ends us without ipykernel's help
+        ignore_cwd=True,  # the kernels that send cells say where modules are: see worker/cells/imports
     )
     app.config.HistoryManager.enabled = False  # no database of what was typed: the notebook has it
     remember_subscribers()

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import KernelManager
@@ -55,9 +56,10 @@ class Cell:
 class Notebook:
     """A kernel with jdist loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
+        """``directory``: the kernel's working directory; by default, that of this process."""
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel()
+        self.manager.start_kernel(cwd=str(directory or Path.cwd()))
         self.client = self.manager.blocking_client()
         self._seen: dict[str, Cell] = {}  # Every cell as a front end shows it, by its request.
         self.connect()

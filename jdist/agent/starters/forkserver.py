@@ -213,8 +213,10 @@ def _become_requested(data: bytes, fds: list[int]) -> None:
     getattr(importlib.import_module(module), function)(request.spec, *fds)
 
 
-def main(role: str, fd: int, agent_pid: int, modules: Sequence[str]) -> None:
-    """A forkserver ("server") or a spare, in an interpreter of its own that is the agent's child."""
+def main() -> None:
+    """Be a forkserver ("server") or a spare, in an interpreter of its own that is the agent's child."""
+    _, role, socket_fd, agent, *modules = sys.argv
+    fd, agent_pid = int(socket_fd), int(agent)
     die_with_parent()
     outlive_job_end()
     if os.getppid() != agent_pid:
@@ -233,7 +235,3 @@ def main(role: str, fd: int, agent_pid: int, modules: Sequence[str]) -> None:
         sock.send(msgspec.msgpack.encode(ProcessReply(os.getpid())))
         sock.close()
         _run_and_exit(agent_pid, partial(_become_requested, data, []))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -54,6 +54,16 @@ _IF_INSTALLED = ("matplotlib.figure", "matplotlib.backends.backend_agg")
 _WARM = ("torch._dynamo",)
 
 
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Return a command line that calls ``main()`` of a module of jdist, which finds ``arguments`` in ``sys.argv``.
+
+    As with ``-P``, the working directory is not on ``sys.path``, so that a user's ``queue.py`` is not Python's. But
+    that flag would also apply to ranks, and to the interpreters that they start, unlike in a kernel.
+    """
+    start = f"import sys; sys.path[:] = filter(None, sys.path); from {module} import main; main()"
+    return [sys.executable, "-c", start, *arguments]
+
+
 class Prewarmer:
     """Knows which ranks run a cell, and warms the starter up while none does. On the running loop."""
 
@@ -164,7 +174,7 @@ class PreloadedProcess:
         env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # ipykernel's, before the import
         env.setdefault("OMP_NUM_THREADS", "1")  # a forkserver with a thread pool would fork broken children
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-P", "-m", "jdist.agent.starters.forkserver", role]
+        command = python_command("jdist.agent.starters.forkserver", role)
         command += [str(theirs.fileno()), str(os.getpid()), *_PRELOAD, *optional, *more]
         with theirs:
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=env)
@@ -298,7 +308,7 @@ class SpawnStarter(Starter):
         log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 — starting it takes a millisecond
-                [sys.executable, "-P", "-m", "jdist.worker", request.entry],
+                python_command("jdist.worker.spawned", request.entry),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

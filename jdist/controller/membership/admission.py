@@ -165,6 +165,8 @@ class Admission:
             workers=() if kept else tuple(StartWorker(r.worker, r.rank, r.incarnation) for r in ranks),
         )
         m.send(node.agent, welcome)
+        for path in m.import_paths:
+            m.send(node.agent, path)
         self._autosaver.greet(node)
         if node.node_rank == 0:
             self._formation.start_store(kept.store if kept else None)

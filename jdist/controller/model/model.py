@@ -9,6 +9,7 @@ from jdist.controller.model.records import RunRecords
 from jdist.controller.model.runs import Run, RunBook
 from jdist.controller.model.world import Rank, World
 from jdist.core.messages.base import Message
+from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.membership import Rejected
 from jdist.core.messages.status import OBSERVER, Notice, Phase, RequestRefused
 from jdist.core.ranks import RankSet
@@ -36,6 +37,7 @@ class Model(HasPhase[Phase]):
     left_out: tuple[str, ...] = ()  # Nodes that could not be had, and why.
     ending: str = ""  # Why the cluster is to be stopped with this step; "" while it is not.
 
+    import_paths: list[UseImportPath] = field(default_factory=list)  # Where clients find modules, for later nodes.
     clients: dict[str, str] = field(default_factory=dict)  # Kind of each attached client, by its socket's identity.
     liveness_names: dict[str, str] = field(default_factory=dict)  # `{liveness connection: its peer}`, expected or open.
     out: list[Instruction] = field(default_factory=list)  # What the present step is to send.
@@ -62,6 +64,13 @@ class Model(HasPhase[Phase]):
     def send_to_node(self, node_rank: int, message: Message) -> None:
         """To a node's agent, if it is here."""
         self.send(self.world.nodes[node_rank].agent, message)
+
+    def use_import_path(self, message: UseImportPath) -> None:
+        """Have ranks find modules where a client does, from its next cell on."""
+        if message not in self.import_paths:
+            self.import_paths.append(message)
+        for node_rank in self.world.nodes:
+            self.send_to_node(node_rank, message)
 
     @property
     def is_attended(self) -> bool:

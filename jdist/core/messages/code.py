@@ -1,10 +1,11 @@
-"""Code: a local source tree, as a list of entries, is copied to the nodes and made importable on the ranks."""
+"""Code: where ranks find modules. A local source tree, as a list of entries, is copied to the nodes."""
 
 import posixpath
 
 from msgspec import Struct
 
 from jdist.core.errors import UsageError
+from jdist.core.import_path import ImportPath
 from jdist.core.messages.base import Message, ProbeWire
 
 STAGING = ".jdist-staging"  # The folder in a tree's folder where received contents wait until the tree is applied.
@@ -121,5 +122,13 @@ class CodeSynced(Message, frozen=True):
     changed: tuple[str, ...]
 
 
+class UseImportPath(Message, frozen=True):
+    """Add a client's own entries of ``sys.path`` to that of every rank, as far as they exist on its node."""
+
+    path: ImportPath
+
+
 NodeOp = CompareTree | StorePieces | ApplyTree | AdoptTree
 NodeReplyBody = TreeCompared | TreeApplied
+ClientMessage = ToAgent = UseImportPath
+ToWorker = CodeSynced | UseImportPath

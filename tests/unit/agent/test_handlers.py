@@ -18,8 +18,9 @@ from jdist.agent.node.join_options import JoinOptions
 from jdist.agent.processes.jupyter_messages import KernelMessage
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.iopub import OutputRelay, RankLogs
+from jdist.core.import_path import ImportPath
 from jdist.core.messages.base import Message
-from jdist.core.messages.code import CodeSynced
+from jdist.core.messages.code import CodeSynced, UseImportPath
 from jdist.core.messages.debug import PauseRanks, RankPaused, ResumeRanks
 from jdist.core.messages.groups import FormWorld, StartStore, WorldFormed
 from jdist.core.messages.membership import (
@@ -306,9 +307,10 @@ def test_a_question_of_a_cell_comes_after_its_output(bed: Bed) -> None:
 
 def test_a_worker_that_comes_up_is_reported_and_imports_what_was_synced(bed: Bed) -> None:
     bed.gets(WELCOME)
-    bed.code_sync.folder.folders = ("/code",)
+    greetings = (UseImportPath(ImportPath("/work", ("/src",))), CodeSynced(("/code",), ()))
+    bed.code_sync.greetings = lambda: greetings
     bed.events.handle_up(bed.kernels[10])
-    assert bed.workers.called("send") == [[10, CodeSynced(("/code",), ())]]
+    assert bed.workers.called("send") == [[10, message] for message in greetings]
     assert bed.sent == [WorkerUp(10, 4010, 0)]
 
 

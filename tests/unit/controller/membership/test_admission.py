@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from jdist.controller.model.events import FromAgent
+from jdist.core.import_path import ImportPath
 from jdist.core.messages.base import PROTOCOL
+from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.groups import StartStore
 from jdist.core.messages.membership import AgentHello, Heartbeat, NodeFacts, Rejected, Welcome
 from jdist.core.messages.status import ClusterFacts, Notice
@@ -29,6 +31,18 @@ def test_nodes_that_want_a_place_get_it_in_any_order(order: tuple[int, ...]) -> 
     d.settle()
     assert d.state.model.phase == "ready"
     assert d.state.model.generation == 1
+
+
+def test_every_node_learns_where_clients_find_modules_also_one_that_comes_later() -> None:
+    d = Driver(nnodes=2)
+    d.attach()
+    paths = [UseImportPath(ImportPath(directory)) for directory in ("/a", "/b")]
+    d.add_agent("a-0")
+    for path in paths:
+        d.say(path)
+    d.add_agent("a-1")
+    for agent in d.agents.values():
+        assert [m for m in dict.fromkeys(agent.heard) if isinstance(m, UseImportPath)] == paths
 
 
 def test_nodes_without_a_wish_are_numbered_as_they_come() -> None:
