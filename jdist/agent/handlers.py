@@ -75,7 +75,7 @@ class AgentParts:
 
 
 class ControllerHandlers:
-    """Handles the controller's messages. ``finish`` ends the agent with an exit code.
+    """Handles the controller's messages. ``finish`` ends the agent with an exit code, after so many seconds at most.
 
     ``on_may_leave`` is called when nothing is left for which a node whose job ends had to stay.
     """
@@ -84,7 +84,7 @@ class ControllerHandlers:
         self,
         node: NodeContext,
         parts: AgentParts,
-        finish: Callable[[int], None],
+        finish: Callable[[int, float], None],
         on_may_leave: Callable[[], None] = lambda: None,
     ):
         self._node = node
@@ -93,7 +93,7 @@ class ControllerHandlers:
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             membership.Welcome: self.handle_welcome,
             membership.LivenessRenewed: lambda message: parts.link.dial_liveness(message.name),
-            membership.Rejected: lambda message: self._end(f"{REFUSED} {message.reason}", 1),
+            membership.Rejected: self._reject,
             RankQuery: parts.rank_queries.handle_query,
             NodeQuery: parts.node_queries.handle_query,
             runs.InputReply: self.handle_input_reply,
@@ -103,7 +103,7 @@ class ControllerHandlers:
             UseImportPath: parts.code_sync.use_import_path,
             saving.KeepAutosave: self.handle_keep_autosave,
             saving.MayLeave: lambda _: on_may_leave(),
-            membership.Shutdown: lambda _: self._end("the cluster has been stopped, or this node removed from it", 0),
+            membership.Shutdown: self.handle_shutdown,
         }
 
     def hello(self) -> membership.AgentHello:
@@ -186,9 +186,14 @@ class ControllerHandlers:
         address = message.host or (welcome.address if welcome else self._node.facts.address)
         self._node.create_task(self._parts.store.start(message, address, node))
 
-    def _end(self, reason: str, code: int) -> None:
-        print(f"jdist agent: {reason}", file=sys.stderr)
-        self._finish(code)
+    def handle_shutdown(self, message: membership.Shutdown) -> None:
+        """End; a second request may give the workers less time."""
+        self._finish(0, message.grace)
+        print("jdist agent: the cluster has been stopped, or this node removed from it", file=sys.stderr)
+
+    def _reject(self, message: membership.Rejected) -> None:
+        self._finish(1, 0.0)
+        print(f"jdist agent: {REFUSED} {message.reason}", file=sys.stderr)
 
 
 class WorkerHandlers:
@@ -246,6 +251,10 @@ class WorkerHandlers:
 
     def handle_exit(self) -> None:
         self._parts.relay.flush()
+
+    def handle_overdue(self, overdue: membership.EndOverdue) -> None:
+        _log.warning("worker %d did not end in time: %s", overdue.worker, overdue.doing or "it did not answer")
+        self._node.send(overdue)
 
     def handle_down(self, down: membership.WorkerDown) -> None:
         _log.info("worker %d is down: %s", down.worker, down.reason)

@@ -5,6 +5,7 @@ a rejection, SIGTERM, or a controller that has been unreachable for longer than 
 """
 
 import asyncio
+import contextlib
 import faulthandler
 import logging
 import os
@@ -54,13 +55,14 @@ class Agent:
     def __init__(self, zmq_context: Any, endpoint: Endpoint, starter: Starter, options: JoinOptions):
         loop = asyncio.get_running_loop()
         self._over: asyncio.Future[int] = loop.create_future()
+        self._end_grace: float | None = None  # Seconds for workers to end, once the agent is to end.
         self._is_leaving = False
         self._stays_until: asyncio.TimerHandle | None = None  # The end of the wait for a last save.
         loop.add_signal_handler(signal.SIGTERM, self._handle_sigterm)  # before there is a folder
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             loop.add_signal_handler(number, self._announce_end, number)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._link = ControllerLink(zmq_context, endpoint, lambda reason: self._finish(1, reason))
+        self._link = ControllerLink(zmq_context, endpoint, lambda reason: self._finish(1, reason=reason))
         facts, directory = node_facts((endpoint.host, endpoint.control_port)), directories.make(endpoint.cluster)
         self._node = node = NodeContext(
             zmq_context, endpoint, options, facts, directory, starter, self._link.send, self._create_task
@@ -95,7 +97,10 @@ class Agent:
         self._create_task(self._beat())  # also while other nodes are still missing
         self._create_task(self._parts.resources.run())
         try:
-            return await self._over
+            code = await self._over
+            with contextlib.suppress(TimeoutError):
+                await self._parts.workers.end_all(self._end_grace or 0.0)
+            return code
         finally:
             self._close()
 
@@ -119,15 +124,22 @@ class Agent:
 
     # ------------------------------------------------------------ the end
 
-    def _finish(self, code: int, reason: str = "") -> None:
+    def _finish(self, code: int, grace: float | None = None, *, reason: str = "") -> None:
+        """End the workers, for which they have ``grace`` seconds, and then the agent. Called again, it may be less."""
         if reason:
             _log.log(logging.ERROR if code else logging.WARNING, "%s; ending this node's workers", reason)
+        if grace is None:
+            welcome = self._parts.workers.welcome
+            grace = welcome.end_grace if welcome is not None else 0.0
         if not self._over.done():
+            self._end_grace = grace
             self._over.set_result(code)
+        elif grace <= 0:
+            self._parts.workers.kill_all()
 
     def handle_server_exit(self) -> None:
         """End because the Jupyter server that this agent was started on has ended."""
-        self._finish(0, "the server that it was started on has ended")
+        self._finish(0, reason="the server that it was started on has ended")
 
     def _handle_sigterm(self) -> None:
         """A scheduler ends the node's job, or a user ends this agent. The workers may have got the signal as well.

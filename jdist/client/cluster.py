@@ -131,10 +131,14 @@ class AsyncCluster(SessionCluster):
         await self._code.close()
         await self._lifecycle.detach()
 
-    async def stop(self) -> None:
-        """End the cluster: no process, port, socket file or shared memory is left. Raises LaunchError."""
+    async def stop(self, *, now: bool = False) -> None:
+        """End the cluster: no process, port, socket file or shared memory is left. Raises LaunchError.
+
+        Ranks end side by side, as a kernel does: cells are interrupted, threads finish, exit functions run. What takes
+        longer than ``end_grace`` seconds is cut off, and watchers get a Notice that says what. ``now``: kill them.
+        """
         await self._code.close()
-        await self._lifecycle.stop()
+        await self._lifecycle.stop(now=now)
 
     async def __aenter__(self) -> Self:
         return self

@@ -42,7 +42,6 @@ from jdist.wire.values.segments import shares_memory
 
 _log = logging.getLogger("jdist.controller")
 
-_AGENTS_END = 10.0  # Seconds for the agents to end their workers and themselves once the cluster stops.
 _SAY_AGAIN = 10.0
 _LONGEST_NAME = 64  # Bytes of a peer's identity.
 _LAST_WORDS = 1.0  # Seconds for the last messages to leave.
@@ -108,12 +107,7 @@ class Server:
     async def run(self) -> str:
         """Serve until the cluster is over; why it is."""
         try:
-            reason = await self._over
-            agents = [name for name, peer in self._state.model.liveness_names.items() if peer.startswith("a-")]
-            with contextlib.suppress(TimeoutError):  # every agent ends, and with it all of its node's workers
-                async with asyncio.timeout(_AGENTS_END):
-                    await self._data.liveness_ended(agents)
-            return reason
+            return await self._over
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -132,8 +126,10 @@ class Server:
         self.feed(EndRequested(reason))
 
     def stop(self, reason: str) -> None:
+        self._state.begin_step(time.monotonic())
         for instruction in self._state.stop(reason):
             self._carry_out(instruction)
+        self._arm_soon()
 
     def _new_life(self) -> str:
         name = secrets.token_hex(16)
@@ -192,9 +188,7 @@ class Server:
         with self._logging_faults(events):
             for instruction in self._state.end_step():
                 self._carry_out(instruction)
-        if not self._is_arming:  # once for all the messages that have come together
-            self._is_arming = True
-            asyncio.get_running_loop().call_soon(self._arm)
+        self._arm_soon()
 
     @contextlib.contextmanager
     def _logging_faults(self, handled: object) -> Iterator[None]:
@@ -203,6 +197,12 @@ class Server:
             yield
         except Exception:
             _log.exception("could not handle %.200r; %s", handled, self._state.model.story)
+
+    def _arm_soon(self) -> None:
+        """Set the timer, once for all the messages that have come together."""
+        if not self._is_arming:
+            self._is_arming = True
+            asyncio.get_running_loop().call_soon(self._arm)
 
     def _arm(self) -> None:
         self._is_arming = False

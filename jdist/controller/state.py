@@ -15,12 +15,12 @@ from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.heartbeats import Heartbeats
 from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.membership.resizing import Resizing
+from jdist.controller.membership.stopping import Stopping
 from jdist.controller.membership.takeover import Takeover
 from jdist.controller.model.events import (
     EdgeNotice,
     EndRequested,
     Event,
-    Exit,
     FromAgent,
     FromClient,
     Instruction,
@@ -28,7 +28,6 @@ from jdist.controller.model.events import (
     Tick,
 )
 from jdist.controller.model.model import Model
-from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, World
 from jdist.controller.queries import Queries
 from jdist.controller.runs.autosave import Autosaver
@@ -60,7 +59,7 @@ from jdist.core.messages.runs import (
     RunCell,
 )
 from jdist.core.messages.saving import Autosave, EndAnnounced, PartSaved, SaveEnded, SavePoint, SaveStarted
-from jdist.core.messages.status import Attached, ClientHello, Notice, StatusRequest, StopCluster, Stopped
+from jdist.core.messages.status import Attached, ClientHello, Notice, StatusRequest, StopCluster
 from jdist.core.settings import Settings
 
 _log = logging.getLogger("jdist.controller")
@@ -69,6 +68,7 @@ _log = logging.getLogger("jdist.controller")
 _ORDINARY = membership.Heartbeat | Output | MetricsLogged | RankDone | InputRequest | RankReply | NodeReply | Stalled
 _STARTING = membership.WorkerUp | WorldFormed  # Messages that come once for each rank that starts.
 _ORDINARY_OR_STARTING = _ORDINARY | _STARTING
+_UNTIL_THE_END = Output | MetricsLogged | RankDone | membership.EndOverdue  # Passed on while the cluster stops.
 _MOST_CLIENTS = 1024
 
 Handlers = Mapping[type[Message], Callable[[Any, Any], None]]
@@ -103,6 +103,7 @@ class State:
         self._admission = Admission(
             m, self._formation, self._rank_loss, self._resizing, self._takeover, self._autosaver
         )
+        self._stopping = Stopping(m)
         self._status = StatusReporter(m, self._formation, self._heartbeats, self._saves, self._autosaver)
         self._events: Mapping[type[Event], Callable[[Any], None]] = {
             FromAgent: self._handle_agent,
@@ -121,6 +122,7 @@ class State:
         return {
             membership.WorkerUp: self._rank_loss.handle_worker_up,
             membership.WorkerDown: self._rank_loss.handle_worker_down,
+            membership.EndOverdue: self._stopping.handle_overdue,
             membership.AgentLeaving: lambda node, message: self._rank_loss.node_gone(node, message.reason),
             membership.LivenessLost: lambda node, _: self._heartbeats.renew_liveness(node),
             StoreUp: formation.handle_store_up,
@@ -167,7 +169,7 @@ class State:
             StatusRequest: lambda client, ask: self.model.send(client, self._status.report(ask.request)),
             RankQuery: self._queries.handle_rank_query,
             NodeQuery: self._queries.handle_node_query,
-            StopCluster: lambda _client, _: self._stop("stopped by a client"),
+            StopCluster: lambda _client, message: self._stopping.begin("stopped by a client", now=message.now),
         }
 
     def step(self, event: Event, now: float) -> list[Instruction]:
@@ -182,19 +184,40 @@ class State:
         self._handled, self._fingerprint = [], self._status.fingerprint()
 
     def handle(self, event: Event) -> None:
-        """Handle an event of this step. A cluster that has been stopped does nothing more."""
-        if self.model.phase != "stopping":
-            self._handled.append(event)
+        """Handle an event of this step."""
+        self._handled.append(event)
+        if self.model.phase == "stopping":
+            self._handle_last(event)
+        else:
             self._events[type(event)](event)
+
+    def _handle_last(self, event: Event) -> None:
+        """Handle an event while the cluster stops: begin nothing, and replace nothing that ends."""
+        m = self.model
+        match event:
+            case FromAgent(message=message) if isinstance(message, _UNTIL_THE_END):
+                self._handle_agent(event)
+            case FromClient(message=ClientHello() | StopCluster() | StatusRequest()):
+                self._handle_client(event)
+            case FromClient(client, message):
+                m.refuse(client, getattr(message, "request", ""), "the cluster is being stopped")
+            case PeerGone(name, is_dead):
+                peer = m.liveness_names.get(name, "")
+                if peer in m.clients:
+                    self._handle_peer_gone(event)
+                elif is_dead:
+                    m.drop_liveness_names(peer)
 
     def end_step(self) -> list[Instruction]:
         """Begin what has become possible; returns what is to be done about this step's events."""
         m = self.model
         if self._handled and m.phase != "stopping":
             self._begin_what_can_be()
+        if self._handled:
             self._publish()
-            if m.ending:
-                self._stop(m.ending)
+        if m.ending:
+            self._stopping.begin(m.ending)
+        self._stopping.finish_if_over()
         return m.out
 
     def _begin_what_can_be(self) -> None:
@@ -231,8 +254,7 @@ class State:
 
     def stop(self, reason: str) -> list[Instruction]:
         """End the cluster from within its own process."""
-        self.model.out = []
-        self._stop(reason)
+        self._stopping.begin(reason)
         return self.model.out
 
     def _handle_agent(self, event: FromAgent) -> None:
@@ -322,7 +344,7 @@ class State:
     def next_wakeup(self) -> float | None:
         """When a Tick is due, as far as is known now."""
         if self.model.phase == "stopping":
-            return None
+            return self._stopping.deadline
         times = (
             self.model.runs.next_deadline(),
             self._poller.next_wakeup(),
@@ -349,20 +371,10 @@ class State:
         self._autosaver.handle_tick()
         end = self._unattended_end()
         if end is not None and self.model.now >= end:
-            self._stop(f"no client for {self.model.now - self._unattended_since:.0f} s")
+            self._stopping.begin(f"no client for {self.model.now - self._unattended_since:.0f} s")
 
     def _unattended_end(self) -> float | None:
         m = self.model
         if m.is_attended or m.runs.is_active:
             return None
         return self._unattended_since + (m.settings.idle_timeout if m.generation else m.settings.empty_timeout)
-
-    def _stop(self, reason: str) -> None:
-        m = self.model
-        if m.phase == "stopping":
-            return
-        transition(m, "stopping", reason)
-        for node_rank in m.world.nodes:
-            m.send_to_node(node_rank, membership.Shutdown())
-        m.broadcast(Stopped(reason))
-        m.out.append(Exit(reason))

@@ -43,6 +43,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     form_timeout: float = 120.0  # Time to form the world once every worker is up.
     interrupt_grace: float = 5.0  # Time from an interrupt until a rank that did not stop is replaced.
     handler_grace: float = 30.0  # Time for which a cell's own handlers of an interrupt may run, such as a `finally`.
+    end_grace: float = 10.0  # Time for a rank to end as a kernel does (exit functions, threads), before it is killed.
     agent_grace: float = 60.0  # Time for the controller to be restarted, after which an agent ends its workers.
     leave_grace: float = 25.0  # Time that a node stays for a last save after SIGTERM; Slurm and Kubernetes give 30 s.
     beat_timeout: float = 3.0  # Time without a heartbeat until a node counts as unreachable, which loses nothing.

@@ -21,7 +21,7 @@ from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import CodeSynced, UseImportPath
 from jdist.core.messages.debug import PauseRanks, ResumeRanks
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed
-from jdist.core.messages.membership import RequestHandover, Shutdown, WorkerHello
+from jdist.core.messages.membership import EndOverdue, RequestHandover, Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
 from jdist.core.messages.runs import AbortRun, ExecuteCell, HandlerRun
@@ -39,6 +39,7 @@ from jdist.worker.compat.ipykernel import cell_numbers
 from jdist.worker.debug import breakpoints
 from jdist.worker.debug.debugger import Debugger
 from jdist.worker.debug.post_mortem import CellFailure, PostMortem
+from jdist.worker.ending import Ending
 from jdist.worker.escalation import InterruptPolicy, free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
@@ -58,6 +59,7 @@ from jdist.worker.saving.process import SavingRank
 
 _log = logging.getLogger("jdist.worker")
 
+_AGAIN = 0.1  # Seconds between two looks whether the cell has ended that is interrupted at the rank's end.
 _GENTLE = 1.0  # Seconds for an interrupted cell in a paused frame to end before its rank may be taken to be blocked.
 
 _unpack: Unpacker[Any] = Unpacker(ToWorker)
@@ -66,7 +68,7 @@ _unpack: Unpacker[Any] = Unpacker(ToWorker)
 class ControlThread:
     """One rank's end of jdist. Made on the main thread, before the kernel's loop starts, into which it hooks."""
 
-    def __init__(self, spec: WorkerSpec, app: IPKernelApp, streams: OwnStreams):
+    def __init__(self, spec: WorkerSpec, app: IPKernelApp, streams: OwnStreams, ending: Ending):
         self._spec = spec
         self._worker = spec.worker
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,6 +82,7 @@ class ControlThread:
         self._groups.log.cells = cell_numbers(kernel.shell)
         self._hidden: Mapping[str, Any] = kernel.shell.user_ns_hidden
         self._cells = CellRunner(kernel, spec.worker, streams)
+        self._ending = ending.connected(cell_numbers(kernel.shell), self._cells.claim_output)
         self._observer = Observer(self._groups.log, self._groups.labels, self._cells.spans)
         self._cells.digest_calls = self._observer.digests
         self._cells.has_broken_group = lambda: self._groups.log.has_broken_group
@@ -184,7 +187,7 @@ class ControlThread:
             CodeSynced: lambda message: imports.record_synced(message.folders, message.changed),
             UseImportPath: lambda message: imports.use(message.path),
             RequestHandover: lambda _: self._spawn(self._handover.end),
-            Shutdown: lambda _: os._exit(0),
+            Shutdown: self._handle_shutdown,
         }
 
     def _handle_frames(self, frames: list[bytes]) -> None:
@@ -212,7 +215,37 @@ class ControlThread:
         if keep.options is not None:  # what a save needs is imported before a loop would wait for that
             self._spawn(importlib.import_module, "jdist.worker.saving.save")
 
+    def _handle_shutdown(self, message: Shutdown) -> None:
+        deadline = time.monotonic() + message.grace
+
+        def report(doing: str) -> None:
+            self._send(EndOverdue(self._worker, self._queries.rank, message.grace, doing))
+
+        self._spawn(self._ending.cut_off, deadline, report, self._describe_cell)
+        self._spawn(self._end, message.grace)
+
     # ------------------------------------------------------------ helper threads
+
+    def _end(self, grace: float) -> None:
+        """Interrupt the cell that runs, if any, and have the main thread leave the kernel's loop."""
+        self._cells.close()
+        while run := self._cells.spans.current:
+            if self._last_abort[0] != run:  # else it is being interrupted already
+                inner = self._cells.is_inner
+                listeners = tuple(self._groups.listeners)
+                self._handle_abort_run(
+                    AbortRun(run, (self._worker,), listeners, grace / 2, patience=grace, is_inner=inner)
+                )
+            self._cells.idle.wait(_AGAIN)
+        self._cells.leave_loop()
+
+    def _describe_cell(self) -> str:
+        """What the cell does that cannot be interrupted; "" between cells."""
+        at = self._observer.glance()
+        if at is None:
+            return ""
+        line = "" if at.activity.line is None else f", at line {at.activity.line}: {at.activity.source}"
+        return f"its cell could not be interrupted{line}"
 
     def _form_world(self, form: FormWorld) -> None:
         try:

@@ -1,11 +1,12 @@
 """The worker's process: a stock ipykernel with jdist's control thread in it. Entered by fork, or by ``python -m``."""
 
+import atexit
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import torch
@@ -23,12 +24,15 @@ from jdist.worker.compat.ipykernel import (
     use_own_streams,
 )
 from jdist.worker.control import ControlThread
+from jdist.worker.ending import Ending
 
 _SUBSCRIBER_POLL = 0.02
 
 
 class WorkerApp(IPKernelApp):
-    """A kernel that drops no output, however long its agent takes to subscribe."""
+    """A kernel that drops no output, however long its agent takes to subscribe, up to the end of its process."""
+
+    own_streams: tuple[Any, ...] = ()
 
     def init_iopub(self, context: Any) -> None:
         """Lift the limit on waiting messages: by default the 1001st is dropped, a cell's end among them.
@@ -39,12 +43,22 @@ class WorkerApp(IPKernelApp):
         super().init_iopub(context)  # type: ignore[no-untyped-call]
         del context.sndhwm
 
+    def init_shell(self) -> None:
+        """Make the shell, and flush at exit, after the shell's own exit function: releasing names may print."""
+        atexit.register(self._flush)
+        super().init_shell()  # type: ignore[no-untyped-call]
 
-def main(spec_json: bytes) -> None:
+    def _flush(self) -> None:
+        for stream in self.own_streams:
+            stream.flush()
+
+
+def main(spec_json: bytes) -> NoReturn:
     """Run the kernel until the agent ends it."""
     spec = msgspec.json.decode(spec_json, type=WorkerSpec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the kernel runs user code
     log.configure("worker", os.fdopen(os.dup(2), "w", errors="replace"))  # the log file; 2 becomes cells' stderr
+    ending = Ending()
     set_name(f"jdist-rank-{spec.rank}")
     sys.argv = [""]  # as at Python's prompt; it still has the forkserver's
     torch.set_num_threads(spec.threads)
@@ -59,18 +73,19 @@ def main(spec_json: bytes) -> None:
     app.config.HistoryManager.enabled = False  # no database of what was typed: the notebook has it
     remember_subscribers()
     app.initialize([])
-    for stream in (sys.stdout, sys.stderr):
+    app.own_streams = sys.stdout, sys.stderr
+    for stream in app.own_streams:
         flush_when_needed(stream)  # each write to one flushes the other, and a flush is a wait for another thread
     captures = out, err = FdCapture(1, sys.stdout), FdCapture(2, sys.stderr)
     out.keep_order_with([err])
     err.keep_order_with([out])
     use_own_streams(sys.stdout, sys.stderr)
-    control = ControlThread(spec, app, OwnStreams(captures))
+    control = ControlThread(spec, app, OwnStreams(captures), ending)
     _pack_fast(app.session)
     control.start()
     poll_until_subscribed(app.iopub_thread, _SUBSCRIBER_POLL)
     app.start()
-    os._exit(0)
+    ending.finish()
 
 
 def _seed() -> None:

@@ -75,6 +75,8 @@ class Agent:
     forms: bool = True
     frees: bool = True
     finishes: bool = False
+    ends: bool = True
+    """It ends as soon as it is asked to, and not only once its ranks are to be killed."""
     answers: bool = True
     saved: dict[int, CarriedNames] = field(default_factory=dict)
     """By worker: what its next process takes over from the one that was killed."""
@@ -145,7 +147,7 @@ class Agent:
                     self.says.append(RankReply(message.request, rank, body))
             case NodeQuery() if self.answers:
                 self.says.append(NodeReply(message.request, message.nodes[0], ClockReading(1.0)))
-            case Shutdown():
+            case Shutdown() if self.ends or not message.grace:
                 self.is_gone = True
 
     def finish(self, worker: int, kind: str = "value", *, echo: bool = False) -> None:
@@ -227,6 +229,9 @@ class Driver:
                 sent.append(instruction.message)
                 self._carry(instruction)
         self._check()
+        for agent in self.agents.values():
+            if agent.is_gone and agent.liveness_name in self.state.model.liveness_names:
+                sent += self.step(PeerGone(agent.liveness_name))
         return sent
 
     def _carry(self, instruction: Send) -> None:
@@ -283,7 +288,7 @@ class Driver:
             if log.ended:
                 assert sorted(ranks) == sorted(log.ranks)
         if self.state.model.phase == "stopping":
-            assert self.state.next_wakeup() is None
+            assert (self.state.next_wakeup() is None) is bool(self.exits)
             return
         wakeup = self.state.next_wakeup()
         runs = self.state.model.runs.running.values()

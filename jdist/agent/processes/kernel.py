@@ -20,8 +20,9 @@ from jdist.agent.starters.starter import Starter
 from jdist.core.messages.base import AGENT_IDENTITY
 from jdist.core.messages.membership import StartWorker
 from jdist.core.settings import WorkerSpec
-from jdist.wire.transport.sockets import dial_ipc
+from jdist.wire.transport.sockets import dial_ipc, subscribe_ipc
 
+_LAST_OUTPUT = 1.0  # Seconds from a process's end until its output has been read, where its socket's end is not seen.
 _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 
 
@@ -46,6 +47,7 @@ class Kernel:
         self.raw_log = node.directory / f"kernel-{number}.raw.log"
         self.pid = 0
         self.is_dismissed = False  # The agent has ended it, or is about to: its end is not reported.
+        self.is_overdue = False  # It has said that it did not end within its grace.
         self.is_subscribed = False  # Its output is received.
         self.has_greeted = False
         self.fatal_text = ""  # What faulthandler wrote when a signal was about to end the process.
@@ -56,6 +58,8 @@ class Kernel:
         self._on_exit = on_exit
         self._pidfd = -1
         self._is_killed = False
+        self._has_all_output = False  # Its output has ended, as its process has, or is about to.
+        self._waits_for_output: asyncio.TimerHandle | None = None  # Its process has ended, and is reported then.
         self._session = Session(key=os.urandom(16).hex().encode(), check_pid=False)
         self._session.pack = msgspec.json.encode  # a tenth of the time of the default
         prefix = str(node.directory / f"k{number}")
@@ -67,7 +71,7 @@ class Kernel:
         on_stdin, on_iopub = partial(on_frames, self, "stdin"), partial(on_frames, self, "iopub")
         context = node.zmq_context
         self._stdin = dial_ipc(context, f"{prefix}-{_PORTS['stdin_port']}", on_stdin, identity=AGENT_IDENTITY)
-        self._iopub = dial_ipc(context, f"{prefix}-{_PORTS['iopub_port']}", on_iopub)
+        self._iopub = subscribe_ipc(context, f"{prefix}-{_PORTS['iopub_port']}", on_iopub, self._handle_output_end)
 
     async def start(self, starter: Starter, spec: WorkerSpec, env: dict[str, str]) -> None:
         """Start the process; ``on_exit`` is called once when it ends. Raises LaunchError."""
@@ -98,13 +102,28 @@ class Kernel:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # type: ignore[attr-defined,unused-ignore]
 
     def _handle_exit(self) -> None:
-        self.close()
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._pidfd)
         with contextlib.suppress(OSError):  # what its cells have started ends with it, as under torchrun
             os.killpg(self.pid, signal.SIGKILL)
+        self._waits_for_output = loop.call_later(0 if self._has_all_output else _LAST_OUTPUT, self._report_exit)
+
+    def _handle_output_end(self) -> None:
+        self._has_all_output = True
+        if self._waits_for_output is not None:
+            self._waits_for_output.cancel()
+            self._report_exit()
+
+    def _report_exit(self) -> None:
+        self._waits_for_output = None
+        self._iopub.drain()
+        self.close()
         self._on_exit(self)
 
     def close(self) -> None:
         """Close sockets and remove the files; the process is not touched."""
+        if self._waits_for_output is not None:
+            self._waits_for_output.cancel()
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)

@@ -1,8 +1,9 @@
 """Workers: the processes of this node's ranks. They are started and replaced; their ends are explained.
 
 A worker is *starting* until its process has sent its hello and its output is received, then *up*, until it ends by
-itself or is dismissed, after which nothing more of it is reported. Only this module adds and removes workers; a
-`WorkerListener` is called on the running loop.
+itself or is dismissed, after which nothing more of it is reported but its output. A process that is *leaving* has been
+asked to end, or hands its names over; its successor is started once it is gone. Only this module adds and removes
+workers; a `WorkerListener` is called on the running loop.
 """
 
 import asyncio
@@ -24,7 +25,16 @@ from jdist.agent.processes.oom import OomMonitor
 from jdist.core.errors import LaunchError
 from jdist.core.launchers.task import WORKER
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import RequestHandover, StartWorker, Welcome, WorkerDown, WorkerFails, WorkerHello
+from jdist.core.messages.membership import (
+    EndOverdue,
+    RequestHandover,
+    Shutdown,
+    StartWorker,
+    Welcome,
+    WorkerDown,
+    WorkerFails,
+    WorkerHello,
+)
 from jdist.core.messages.protocol import WorkerMessage
 from jdist.core.settings import WorkerSpec
 from jdist.wire import log
@@ -37,6 +47,7 @@ _log = logging.getLogger("jdist.agent")
 _CHILDREN_END_TIMEOUT = 5.0  # Seconds for killed children to be gone.
 _UP_TIMEOUT = 120.0  # Seconds for a worker's process to be ready for cells.
 _TOGETHER = 0.25  # Seconds within which signals to all processes of a node reach the last of them.
+_OVERDUE = 1.0  # Seconds beyond its grace in which a worker says what it is doing, and ends.
 
 _from_worker: Unpacker[Any] = Unpacker(WorkerMessage)
 
@@ -49,6 +60,7 @@ class WorkerListener(Protocol):
     def handle_up(self, kernel: Kernel) -> None: ...  # It is ready for cells.
     def handle_exit(self) -> None: ...  # A process has ended; all its output has been read.
     def handle_down(self, down: WorkerDown) -> None: ...  # It has lost its process, or got none, or is about to.
+    def handle_overdue(self, overdue: EndOverdue) -> None: ...  # It had to be killed when it should have ended.
 
 
 class Workers:
@@ -65,33 +77,63 @@ class Workers:
         self._reaper = ChildReaper()
         self._socket_path = str(node.directory / "agent")
         self._socket = bind_ipc(node.zmq_context, self._socket_path, self._handle_frames)
-        self._failing: dict[int, Kernel] = {}  # Those that are down for others while they hand their names over.
+        self._leaving: dict[int, Kernel] = {}  # Those that are down for others until their processes have ended.
         self._ending: set[Kernel] = set()  # Those that have been killed and whose end has not been heard of.
+        self._all_ended = asyncio.Event()
         self._names_path = str(node.directory / "names")
         self.handover = HandoverServer(self._names_path, self._kernel_of, self._handle_failure)
 
     def start(self, wanted: StartWorker) -> bool:
-        """Kill what is left of the worker and start a fresh process; False if that is down already.
+        """Start a fresh process once what is left of the worker's last one has ended; False if that is down already.
 
-        A process that is handing its names over, or is asked to, is waited for instead.
+        That one is asked to end, or to hand its names over. A second request kills it.
         """
-        if wanted.keeps_names and wanted.worker not in self._failing:
-            self._request_handover(wanted.worker)
-        failing = self._failing.get(wanted.worker)
-        if failing is not None and failing.successor is None:
-            failing.successor = wanted
+        if wanted.worker not in self._leaving:
+            if wanted.keeps_names:
+                self._request_handover(wanted.worker)
+            else:
+                self._request_end(wanted.worker, self._end_grace)
+        leaving = self._leaving.get(wanted.worker)
+        if leaving is not None and leaving.successor is None:
+            leaving.successor = wanted
             return True
-        if failing is not None:
-            self.end((wanted.worker,))  # a second request: what is left of it is not wanted
+        if leaving is not None:
+            self.kill((wanted.worker,))
         return self._begin(wanted)
+
+    @property
+    def _end_grace(self) -> float:
+        return self.welcome.end_grace if self.welcome is not None else 0.0
 
     def _request_handover(self, worker: int) -> None:
         """Ask a process to hand its names over and to end; from now on nothing more of it is reported."""
-        kernel = self.kernels.get(worker)
-        if kernel is not None and self._socket.send([kernel.identity, pack(RequestHandover())]):
-            kernel.is_dismissed = True
-            self._failing[worker] = self.kernels.pop(worker)
+        kernel = self._request(worker, RequestHandover())
+        if kernel is not None:
             self.handover.await_answer(kernel)
+
+    def _request_end(self, worker: int, grace: float) -> None:
+        """Ask a process to end as a kernel does; one that is not up yet, or has no time for that, is killed."""
+        kernel = self.kernels.get(worker)
+        if kernel is None or not kernel.is_up or grace <= 0:
+            return
+        if self._request(worker, Shutdown(grace)) is not None:
+            asyncio.get_running_loop().call_later(grace + _OVERDUE, self._kill_overdue, kernel, grace)
+
+    def _request(self, worker: int, message: Message) -> Kernel | None:
+        """Send a process a message after which it ends; None if it has ended already."""
+        kernel = self.kernels.get(worker)
+        if kernel is None or not self._socket.send([kernel.identity, pack(message)]):
+            return None
+        kernel.is_dismissed = True
+        self._leaving[worker] = self.kernels.pop(worker)
+        return kernel
+
+    def _kill_overdue(self, kernel: Kernel, grace: float) -> None:
+        """Kill a process that has neither ended nor said what it is doing."""
+        if self._leaving.get(kernel.worker) is kernel and not kernel.has_ended:
+            if not kernel.is_overdue:
+                self.listener.handle_overdue(EndOverdue(kernel.worker, kernel.wanted.rank, grace, ""))
+            kernel.kill()
 
     def _begin(self, wanted: StartWorker) -> bool:
         kernel = self.kernels.pop(wanted.worker, None)
@@ -108,21 +150,48 @@ class Workers:
         return True
 
     def end(self, workers: Iterable[int]) -> None:
-        """End these for good; nothing more of them is reported."""
+        """End these for good, within the grace; nothing more of them is reported but their output."""
         for worker in tuple(workers):
-            for kernel in (self.kernels.pop(worker, None), self._failing.pop(worker, None)):
+            self._request_end(worker, self._end_grace)
+            if worker in self.kernels:
+                self.kill((worker,))
+            self.handover.forget(worker)
+
+    async def end_all(self, grace: float) -> None:
+        """End all workers side by side, and wait until they have ended. Those whose grace is over are killed."""
+        for worker in tuple(self.kernels):
+            self._request_end(worker, grace)
+        self.kill(self.kernels if grace > 0 else {*self.kernels, *self._leaving})
+        for worker, kernel in tuple(self._leaving.items()):
+            if kernel.successor is not None and kernel.successor.keeps_names:
+                self.kill((worker,))  # the names are not needed any more
+            kernel.successor = None
+        async with asyncio.timeout(grace + _OVERDUE + _CHILDREN_END_TIMEOUT):
+            while self._leaving:
+                self._all_ended.clear()
+                await self._all_ended.wait()
+
+    def kill(self, workers: Iterable[int]) -> None:
+        """Kill these; nothing more of them is reported."""
+        for worker in tuple(workers):
+            for kernel in (self.kernels.pop(worker, None), self._leaving.pop(worker, None)):
                 if kernel is not None:
                     self._dismiss(kernel)
             self.handover.forget(worker)
+        self._all_ended.set()
 
     def _dismiss(self, kernel: Kernel) -> None:
         kernel.is_dismissed = True
         kernel.kill()
         self._ending.add(kernel)
 
+    def kill_all(self) -> None:
+        """Kill every worker, also those that have been asked to end."""
+        self.kill({*self.kernels, *self._leaving})
+
     def close(self) -> None:
         """Leave no process behind, whoever started it: the node has no workers any more."""
-        self.end({*self.kernels, *self._failing})
+        self.kill_all()
         self._node.starter.close()
         self._reaper.end_all(_CHILDREN_END_TIMEOUT)
         for kernel in self._ending:
@@ -136,7 +205,7 @@ class Workers:
         task = self._node.options.task
         if task is not None and self.welcome is not None and self.welcome.is_task:
             return task.gpu if task.gpu >= 0 else self._node.facts.gpus  # none: the first that is not there
-        taken = {kernel.gpu_index for kernel in (*self.kernels.values(), *self._failing.values())}
+        taken = {kernel.gpu_index for kernel in (*self.kernels.values(), *self._leaving.values())}
         return next(n for n in itertools.count() if n not in taken)
 
     # ------------------------------------------------------------ start and end
@@ -188,7 +257,7 @@ class Workers:
         if kernel.is_dismissed:
             return
         kernel.is_dismissed = True
-        self._failing[kernel.worker] = self.kernels.pop(kernel.worker)
+        self._leaving[kernel.worker] = self.kernels.pop(kernel.worker)
         self.listener.handle_exit()
         reason = explain_exit(message.signal) + _raw_log_end(kernel.raw_log)
         down = WorkerDown(kernel.worker, kernel.wanted.incarnation, reason, message.observation, hands_over=True)
@@ -198,8 +267,9 @@ class Workers:
         self._ending.discard(kernel)
         self.handover.handle_exit(kernel)
         status = self._reaper.status(kernel.pid)
-        if self._failing.get(kernel.worker) is kernel:
-            del self._failing[kernel.worker]
+        if self._leaving.get(kernel.worker) is kernel:
+            del self._leaving[kernel.worker]
+            self._all_ended.set()
             self.listener.handle_exit()
             self.oom.verdict(kernel.pid)
             sweep_dead(self._node.endpoint.cluster)
@@ -243,15 +313,20 @@ class Workers:
         self.listener.handle_kernel_message(kernel, channel, message)
 
     def _kernel_of(self, identity: bytes) -> Kernel | None:
-        kernels = (*self.kernels.values(), *self._failing.values())
+        kernels = (*self.kernels.values(), *self._leaving.values())
         return next((k for k in kernels if k.identity == identity), None)
 
     def _handle_frames(self, frames: list[bytes]) -> None:
-        kernel = next((k for k in self.kernels.values() if k.identity == frames[0]), None)
+        kernel = self._kernel_of(frames[0])
         if kernel is None:
-            return  # it has just been replaced, or removed
+            return  # it has just been killed
         message = _from_worker(frames[-1])
-        if isinstance(message, WorkerHello):
+        if isinstance(message, EndOverdue):
+            kernel.is_overdue = True
+            self.listener.handle_overdue(message)
+        elif kernel.is_dismissed:
+            return
+        elif isinstance(message, WorkerHello):
             kernel.has_greeted = True
             self._report_up(kernel)
         else:

@@ -127,17 +127,17 @@ class ClusterLifecycle:
             self._reviving.cancel()
         self._attachment.close()
 
-    async def stop(self) -> None:
-        """End the cluster, and what launchers have started for it."""
+    async def stop(self, *, now: bool = False) -> None:
+        """End the cluster, and what launchers have started for it. ``now``: kill the ranks."""
         await self.revived()
         link = self._attachment.current
         if link is None:
             return
         charter = find.charter_of(link.connection)  # the controller removes it
         if not link.lost:
-            link.send(StopCluster())
+            link.send(StopCluster(now))
             try:
-                await link.wait_lost(_STOP_TIMEOUT)
+                await link.wait_lost(_STOP_TIMEOUT + (0.0 if charter is None else charter.settings.end_grace))
                 if find.is_here(link.connection):
                     await _wait_removed(link.connection)
             except TimeoutError:

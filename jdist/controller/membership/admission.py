@@ -157,6 +157,7 @@ class Admission:
             nproc=node.nproc,
             first_rank=m.world.topology.first_rank(node.node_rank),
             agent_grace=m.settings.agent_grace,
+            end_grace=m.settings.end_grace,
             output_lines=m.settings.output_lines,
             warm=m.settings.warm,
             address=_address(node, m.world),

@@ -209,7 +209,7 @@ class Resizing:
         size = len(m.world.ranks)
         notes = (*_describe(gone, numbering, released, size), *self._formation.renumber(numbering))
         for node in released:
-            m.send(node.agent, Shutdown())
+            m.send(node.agent, Shutdown(m.settings.end_grace))
             self._queries.answer_for_node(node.agent, f"{node.name} has been released")
         for node_rank in m.world.nodes:
             m.send_to_node(node_rank, EndWorkers(workers))

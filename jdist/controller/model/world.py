@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from jdist.controller.model.phases import RANK, HasPhase, Lifecycle, RankPhase, transition
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import GroupSpec
-from jdist.core.messages.membership import LauncherTask, NodeFacts
+from jdist.core.messages.membership import EndOverdue, LauncherTask, NodeFacts
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.protocol import NodeReply
 from jdist.core.messages.resources import NodeResources
@@ -173,6 +173,8 @@ class World:
 
     def from_node(self, node: Node, message: Message) -> Message | None:
         """What an agent sent, with ranks in place of worker ids; None if it is not about workers that the node has."""
+        if isinstance(message, EndOverdue):  # its rank may have been removed
+            return message
         if isinstance(message, Output):
             return Output(message.run, tuple(filter(None, (self._item_from(node, item) for item in message.items))))
         if isinstance(message, MetricsLogged):

@@ -245,6 +245,7 @@ class Welcome(Message, frozen=True):
     nproc: int
     first_rank: int
     agent_grace: float  # Seconds without the controller after which the agent ends its workers and itself.
+    end_grace: float  # Seconds for a worker to end by itself before it is killed.
     output_lines: int  # Lines of a rank's stream per run that are sent on; the rest is counted.
     warm: bool  # Whether an idle node imports modules ahead that its next workers need.
     workers: tuple[StartWorker, ...] = ()  # Workers to start in place of the node's present ones; empty: those go on.
@@ -273,7 +274,18 @@ class EndWorkers(Message, frozen=True):
 
 
 class Shutdown(Message, frozen=True):
-    """End the workers and the agent."""
+    """End: a worker, or an agent with all its workers. Exit functions and threads get ``grace`` seconds to finish."""
+
+    grace: float = 0.0
+
+
+class EndOverdue(Message, frozen=True):
+    """A worker did not end within its grace and is killed; ``doing`` says what it was doing, "" if it cannot say."""
+
+    worker: int
+    as_rank: int  # The rank that it had last.
+    grace: float
+    doing: str
 
 
 class WorkerHello(Message, frozen=True):
@@ -284,9 +296,10 @@ class WorkerHello(Message, frozen=True):
 
 
 ClientMessage = Restart | AddNode | AbortAddNode | RemoveRanks | DropNodes
-AgentMessage = AgentHello | WorkerUp | WorkerDown | LivenessLost | AgentLeaving | Heartbeat
+AgentMessage = AgentHello | WorkerUp | WorkerDown | EndOverdue | LivenessLost | AgentLeaving | Heartbeat
 ToAgent = Welcome | LivenessRenewed | Rejected | StartWorker | EndWorkers | Shutdown
 ToUnauthenticated = Enrolled | Rejected
+WorkerMessage = WorkerHello | EndOverdue
 ToWorker = RequestHandover | Shutdown
 Handover = WorkerFails | SavingNames | NamesSaved | RequestNames  # At an agent's socket for names, both ways.
 RankReplyBody = Invited | PlaceOpened | Resized

@@ -79,6 +79,6 @@ _FromCells = runs.AgentMessage | debug.AgentMessage | saving.AgentMessage | obse
 AgentMessage = membership.AgentMessage | groups.AgentMessage | _FromCells | _Reply
 ToAgent = membership.ToAgent | groups.ToAgent | code.ToAgent | runs.ToAgent | debug.ToAgent | saving.ToAgent | _Query
 _FromCell = runs.WorkerMessage | saving.WorkerMessage | observation.Stalled
-WorkerMessage = membership.WorkerHello | groups.WorkerMessage | _FromCell | RankReply
+WorkerMessage = membership.WorkerMessage | groups.WorkerMessage | _FromCell | RankReply
 _Cells = runs.ExecuteCell | runs.AbortRun | debug.ToAgent
 ToWorker = _Cells | saving.ToWorker | groups.FormWorld | code.ToWorker | membership.ToWorker | RankQuery

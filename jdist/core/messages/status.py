@@ -31,9 +31,9 @@ class StatusRequest(Message, frozen=True):
 
 
 class StopCluster(Message, frozen=True):
-    """End everything."""
+    """End everything; ``now``: kill the ranks, whose exit functions and threads get no time to finish."""
 
-    request: str = ""
+    now: bool = False
 
 
 Phase = Literal["gathering", "forming", "ready", "failed", "stopping"]

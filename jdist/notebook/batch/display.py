@@ -76,10 +76,14 @@ class BatchDisplay:
         """Whether the user knows it. That ranks are lost is in a notice and in their outcomes."""
         return verdict.kind == "lost" or (self._told is not None and verdict.is_same_finding(self._told))
 
-    def finish(self, stopped: str = "") -> None:
-        """Show the rest of the output, and how the run ended; ``stopped``: why its cluster is gone, if it is."""
+    def flush(self) -> None:
+        """Show lines that have no end yet."""
         _write(self._out.close(), is_error=False)
         _write(self._err.close(), is_error=True)
+
+    def finish(self, stopped: str = "") -> None:
+        """Show the rest of the output, and how the run ended; ``stopped``: why its cluster is gone, if it is."""
+        self.flush()
         run = self._run
         if stopped and any(o.kind == "lost" and o.error is None for o in run.outcomes.values()):
             tell(f"run {run.number} did not finish; cluster {self._cluster.name}: {stopped}")

@@ -95,11 +95,13 @@ def run_job(job: Job) -> int:
         try:
             limits = {"until": os.getpid(), "output_lines": _LINES}
             cluster = start_cluster(session, {**job.start, **limits})
+            job_run = JobRun(job, cluster, signals)
             try:
-                code = JobRun(job, cluster, signals).follow()
+                code = job_run.follow()
             finally:
                 with signals.deferred():
                     _stop(cluster)
+                    job_run.close()
         except KeyboardInterrupt:
             if not signals.first:
                 raise
@@ -107,6 +109,7 @@ def run_job(job: Job) -> int:
 
 
 def _stop(cluster: Cluster) -> None:
+    cluster.asynchronous.watch(lambda message: tell(worded(message)) if isinstance(message, Notice) else None)
     try:
         cluster.stop()
         if not os.environ.get(log.VARIABLE):
@@ -125,6 +128,13 @@ class JobRun:
         self._rules = Rules(holds=job.holds, hold_for=job.hold_for)
         self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._was_ended = False  # By a rule or a signal.
+        self._display: BatchDisplay | None = None
+        self._run: CellRun | None = None  # Held, so that what its ranks write at their end is still received.
+
+    def close(self) -> None:
+        """Show the rest of what the ranks have written; the cluster has ended."""
+        if self._display is not None:
+            self._display.flush()
 
     def follow(self) -> int:
         """Run the script to its end, hold the cluster if requested, and return the exit code."""
@@ -132,12 +142,14 @@ class JobRun:
         run = self._cluster.submit(job.cell, tuple(self._cluster.ranks), timeout=job.timeout, hold=job.holds)
         run.keeps_output = False
         display = BatchDisplay(self._cluster, run, holds=job.holds, timeout=job.timeout)
+        self._display, self._run = display, run
         unwatch = self._watch_cluster()
         try:
             run.watch(self._events.put)
             self._show(run, display)
             stopped = self._cluster.asynchronous.link.lost
             display.finish(stopped)
+            run.on_late = display.handle  # of exit functions, say, until the cluster has ended
             if not run.is_done:
                 return FAILED
             failure = held_failure(run, self._rules.failure)

@@ -139,9 +139,9 @@ def detach(s: Session, _: Namespace) -> None:
     s.echo(f"detached; cluster {name} runs on: {typed('attach')} {name}")
 
 
-@verb("stop", _NAME, attaches=never)
+@verb("stop", _NAME, option("--now", action="store_true", help="kill the ranks: no exit function runs"), attaches=never)
 def stop(s: Session, o: Namespace) -> None:
-    """end a cluster with all its processes: stop [NAME]"""
+    """end a cluster with all its processes: stop [NAME] [--now]"""
     current = s.current
     if current is not None and o.name in (None, current.name):
         if s.attached is None:
@@ -159,9 +159,14 @@ def stop(s: Session, o: Namespace) -> None:
             o.name = names[0]
         cluster = Cluster.attach(o.name, kind=s.kind)
     name = cluster.name
+    notices: queue.SimpleQueue[str] = queue.SimpleQueue()
+    unwatch = cluster.asynchronous.watch(lambda m: notices.put(worded(m)) if isinstance(m, Notice) else None)
     try:
-        cluster.stop()
+        cluster.stop(now=o.now)
     finally:
+        unwatch()
         if cluster is current:
             s.use(None)
+    while not notices.empty():
+        s.echo(notices.get())
     s.echo(f"cluster {name} is stopped")

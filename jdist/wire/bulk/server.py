@@ -22,7 +22,7 @@ import logging
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,6 @@ class DataServer:
         self._transfers: dict[str, tuple[TransferRelay | StoredTransfer, str]] = {}  # By name, each with its owner.
         self._expected: dict[str, asyncio.TimerHandle] = {}  # Liveness connections not dialled yet, with deadlines.
         self._liveness: dict[str, LivenessConnection] = {}
-        self._liveness_ended = asyncio.Event()
         self._pending = PendingConnections()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listeners: list[socket.socket] = []
@@ -120,13 +119,6 @@ class DataServer:
         """End all transfers of a client that is gone."""
         for name in [n for n, (_, o) in self._transfers.items() if o == owner]:
             self.forget(name)
-
-    async def liveness_ended(self, names: Iterable[str]) -> None:
-        """Wait until none of these liveness connections is open any more."""
-        names = set(names)
-        while names & set(self._liveness):
-            self._liveness_ended.clear()
-            await self._liveness_ended.wait()
 
     def close(self) -> None:
         """Stop listening, and end every transfer and liveness connection."""
@@ -202,7 +194,6 @@ class DataServer:
     async def _start_liveness(self, name: str, sock: socket.socket) -> None:
         def ended(is_dead: bool) -> None:
             del self._liveness[name]
-            self._liveness_ended.set()
             self._on_liveness_end(name, is_dead)
 
         self._expected.pop(name).cancel()

@@ -131,6 +131,11 @@ class Port:
             self._will_drain = True
             self._loop.call_soon(self._drain)
 
+    def drain(self) -> None:
+        """Handle all messages that are here."""
+        while self._handle_next():
+            pass
+
     def _drain(self) -> None:
         self._will_drain = False
         is_more = True
@@ -199,7 +204,32 @@ def bind_tcp(context: Context, host: str, keys: KeyPair, gate: KeyGate, on_frame
     return Port(socket, on_frames, socket.LAST_ENDPOINT.decode().rstrip("\0"), gate)
 
 
-class DialledPort(Port):
+class MonitoredPort(Port):
+    """A port that dials ``endpoint``, and calls ``on_event`` with these events of its connection."""
+
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        endpoint: str,
+        on_frames: OnFrames,
+        events: int,
+        on_event: Callable[[int], object],
+    ):
+        def on_monitor(frames: Frames) -> None:
+            on_event(parse_monitor_message(frames)["event"])
+
+        self._monitor = Port(socket.get_monitor_socket(events), on_monitor)  # A later monitor may miss the first event.
+        socket.connect(endpoint)
+        super().__init__(socket, on_frames, endpoint)
+
+    def close(self, linger: float = 0.0) -> None:
+        if not self._socket.closed:
+            self._socket.disable_monitor()  # first: zmq's thread would wait for ever to send to a closed socket
+        self._monitor.close()
+        super().close(linger)
+
+
+class DialledPort(MonitoredPort):
     """A DEALER to a controller that must hold ``server_key``.
 
     ``on_change(True)`` is called after each handshake, ``on_change(False)`` when the controller is gone, ``on_refused``
@@ -217,8 +247,7 @@ class DialledPort(Port):
         on_change: Callable[[bool], object] = lambda _is_connected: None,
         on_refused: Callable[[], object] = lambda: None,
     ):
-        def on_event(frames: Frames) -> None:
-            event = parse_monitor_message(frames)["event"]
+        def on_event(event: int) -> None:
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 on_refused()
             else:
@@ -227,16 +256,8 @@ class DialledPort(Port):
         socket = _new_socket(context, zmq.DEALER, _TCP | {zmq.ROUTING_ID: identity.encode()}, keys)
         socket.curve_serverkey = server_key.encode()
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        self._monitor = Port(socket.get_monitor_socket(events), on_event)  # A later monitor may miss the handshake.
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        socket.connect(f"tcp://{host}:{address[1]}")
-        super().__init__(socket, on_frames)
-
-    def close(self, linger: float = 0.0) -> None:
-        if not self._socket.closed:
-            self._socket.disable_monitor()  # first: zmq's thread would wait for ever to send to a closed socket
-        self._monitor.close()
-        super().close(linger)
+        super().__init__(socket, f"tcp://{host}:{address[1]}", on_frames, events, on_event)
 
 
 def bind_ipc(context: Context, path: str, on_frames: OnFrames) -> Port:
@@ -246,9 +267,14 @@ def bind_ipc(context: Context, path: str, on_frames: OnFrames) -> Port:
     return Port(socket, on_frames, f"ipc://{path}")
 
 
-def dial_ipc(context: Context, path: str, on_frames: OnFrames, identity: str = "") -> Port:
-    """A DEALER with this identity, or without one a SUB that is subscribed to everything, at a Unix socket."""
-    kind, option = (zmq.DEALER, zmq.ROUTING_ID) if identity else (zmq.SUB, zmq.SUBSCRIBE)
-    socket = _new_socket(context, kind, _QUEUE_ALL | {option: identity.encode()})
+def dial_ipc(context: Context, path: str, on_frames: OnFrames, identity: str) -> Port:
+    """A DEALER with this identity at a Unix socket."""
+    socket = _new_socket(context, zmq.DEALER, _QUEUE_ALL | {zmq.ROUTING_ID: identity.encode()})
     socket.connect(f"ipc://{path}")
     return Port(socket, on_frames, f"ipc://{path}")
+
+
+def subscribe_ipc(context: Context, path: str, on_frames: OnFrames, on_end: Callable[[], object]) -> Port:
+    """A SUB of everything at a Unix socket. ``on_end``: its other end is gone, and all that it has sent is here."""
+    socket = _new_socket(context, zmq.SUB, _QUEUE_ALL | {zmq.SUBSCRIBE: b""})
+    return MonitoredPort(socket, f"ipc://{path}", on_frames, int(zmq.EVENT_DISCONNECTED), lambda _: on_end())

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -25,12 +25,27 @@ from jdist.worker.kernel.guarded import described
 _Stamp = tuple[float, int]  # A file's time of change and size.
 
 
+_OWN = os.path.dirname(os.path.realpath(jdist.__file__)) + os.sep
+
+
+def is_users_file(file: str) -> bool:
+    """Whether a source file is the user's: it came neither with the interpreter, nor with an installed package."""
+    return not (this_interpreter().has_installed(file) or file.startswith((_OWN, "<")))
+
+
+def users_modules() -> Iterator[ModuleType]:
+    """Modules that were loaded from files of the user's."""
+    for module in list(sys.modules.values()):
+        file = _file_of(module)
+        if file is not None and is_users_file(file):
+            yield module
+
+
 class Imports:
     """One rank's import path and modules. Modules are loaded on the main thread only; the rest is for any thread."""
 
     def __init__(self, shell: Any):
         self._interpreter = this_interpreter()
-        self._own = os.path.dirname(os.path.realpath(jdist.__file__)) + os.sep
         self._lock = threading.Lock()
         self._has_path = False  # Whether a client's import path has been adopted.
         self._folders: tuple[str, ...] = ()
@@ -71,7 +86,7 @@ class Imports:
 
         def path_stats(loading: Any, path: str) -> Any:
             found = look_up(loading, path)
-            if not self._interpreter.has_installed(path) and not path.startswith(self._own):
+            if is_users_file(path):
                 self._loaded[os.path.realpath(path)] = (found["mtime"], found["size"])
             return found
 
@@ -95,8 +110,8 @@ class Imports:
         if not changed:
             return
         for name, module in reversed(list(sys.modules.items())):  # who imports is entered before what it imports
-            file = _source_of(module)
-            if name == "__main__" or file not in changed:
+            file = _file_of(module)
+            if name == "__main__" or file is None or os.path.realpath(file) not in changed:
                 continue
             try:
                 superreload(module, old_objects=self._old_objects)  # type: ignore[no-untyped-call]
@@ -122,9 +137,9 @@ def _stamp(file: str) -> _Stamp | None:
     return found.st_mtime, found.st_size
 
 
-def _source_of(module: object) -> str | None:
-    """The real path of a module's file. No code of the module's runs, which may have replaced how it is looked up."""
+def _file_of(module: object) -> str | None:
+    """The path of a module's file. No code of the module's runs, which may have replaced how it is looked up."""
     if not issubclass(type(module), ModuleType):  # isinstance() believes what an object says of its class
         return None
     file = ModuleType.__getattribute__(module, "__dict__").get("__file__")
-    return os.path.realpath(file) if isinstance(file, str) else None
+    return file if isinstance(file, str) else None

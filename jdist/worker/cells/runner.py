@@ -52,6 +52,7 @@ class CellRunner:
         self._began = 0.0
         self.metrics = MetricPublisher(worker, lambda logged: self._publish("jdist_metrics", logged, self._parent))
         self._counted: dict[int, int] = {}  # Runs by the execution counts of their cells.
+        self._is_closed = False
         self._pid = os.getpid()
         self.children = Children()
         self.spans = RunSpans()
@@ -82,9 +83,25 @@ class CellRunner:
         self._loop.call_soon_threadsafe(start)
         wake_toolkit_loop(self._kernel)
 
+    def close(self) -> None:
+        """Begin no cell from now on, because the process ends; from any thread."""
+        self._is_closed = True
+
+    def claim_output(self) -> None:
+        """Have what is written from now on belong to the last cell; on the main thread, outside of any cell."""
+        self._set_parent()
+
+    def leave_loop(self) -> None:
+        """Have the main thread leave the kernel's event loop; from any thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        wake_toolkit_loop(self._kernel)
+
     async def _run(self, cell: ExecuteCell) -> None:
         kernel = self._kernel
         async with main_lock(kernel):
+            if self._is_closed:
+                self.refuse(cell, "the rank's process is ending")
+                return
             self._streams.catch_up()  # what children of the last cell have written since its end is the last cell's
             self.children.begin()  # before the cell can be aborted, which looks for its children
             self._begin(cell)

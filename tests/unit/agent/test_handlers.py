@@ -51,7 +51,7 @@ from jdist.core.stacks import StackFrame
 from jdist.wire.values.frames import pack
 
 FIRST, SECOND = StartWorker(10, 2, 0), StartWorker(11, 3, 0)
-WELCOME = Welcome("here", 1, 2, 2, 2, 60.0, 100, False, (FIRST, SECOND))
+WELCOME = Welcome("here", 1, 2, 2, 2, 60.0, 10.0, 100, False, (FIRST, SECOND))
 CELL = ExecuteCell(7, (11, 12), "x = 1", False, False)
 
 
@@ -113,13 +113,18 @@ class Bed:
                 for part in (self.meter, Double(), self.rank_queries, self.node_queries, self.code_sync)
             ),
         )
-        self.controller = ControllerHandlers(cast("NodeContext", node), parts, self.finished.append)
+        self.graces: list[float] = []
+        self.controller = ControllerHandlers(cast("NodeContext", node), parts, self._finish)
         self.events = WorkerHandlers(cast("NodeContext", node), parts, lambda: self.is_ending)
 
     def _send(self, message: Message) -> None:
         self.sent.append(message)
         if self.is_sent is not None:
             self.is_sent.set()
+
+    def _finish(self, code: int, grace: float) -> None:
+        self.finished.append(code)
+        self.graces.append(grace)
 
     def _start(self, wanted: StartWorker) -> bool:
         self.kernels[wanted.worker] = kernel(wanted)
@@ -232,11 +237,12 @@ def test_a_liveness_connection_is_dialled_again(bed: Bed) -> None:
 
 @pytest.mark.parametrize(
     ("message", "code", "says"),
-    [(Rejected("torch is missing"), 1, "torch is missing"), (Shutdown(), 0, "has been stopped")],
+    [(Rejected("torch is missing"), 1, "torch is missing"), (Shutdown(3.0), 0, "has been stopped")],
 )
 def test_the_ends(bed: Bed, capsys: pytest.CaptureFixture[str], message: Message, code: int, says: str) -> None:
     bed.gets(message)
     assert bed.finished == [code]
+    assert bed.graces == [getattr(message, "grace", 0.0)]
     assert says in capsys.readouterr().err
 
 

@@ -9,10 +9,21 @@ from hypothesis import strategies as st
 from jdist.controller.model.events import FromAgent, FromClient, PeerGone, Tick
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import GroupMade, GroupSpec, MakeGroup, MakeMesh
-from jdist.core.messages.membership import AgentHello, Heartbeat, Restart, Shutdown
+from jdist.core.messages.membership import AgentHello, EndOverdue, Heartbeat, Restart, Shutdown
 from jdist.core.messages.protocol import RankReply
-from jdist.core.messages.runs import ExecuteCell, Interrupt, RankDone, RunEnded, RunStarted
-from jdist.core.messages.status import OBSERVER, ClientHello, RequestRefused, RunsChanged, StopCluster, Stopped
+from jdist.core.messages.runs import ExecuteCell, Interrupt, Output, RankDone, RunCell, RunEnded, RunStarted, Text
+from jdist.core.messages.status import (
+    OBSERVER,
+    ClientHello,
+    ClusterFacts,
+    Notice,
+    RequestRefused,
+    RunsChanged,
+    StatusReport,
+    StatusRequest,
+    StopCluster,
+    Stopped,
+)
 from support.driver import VERSION, Agent, Driver, facts
 
 # ---------------------------------------------------------------- every order of events
@@ -192,19 +203,73 @@ def test_a_client_stops_the_cluster_and_nothing_is_done_any_more() -> None:
     d.attach("c-2")
     d.run()
     d.say(StopCluster())
-    assert [a.heard[-1] for a in d.agents.values()] == [Shutdown(), Shutdown()]
+    assert [a.heard[-1] for a in d.agents.values()] == [Shutdown(10.0), Shutdown(10.0)]
     assert d.told(Stopped) == d.told(Stopped, "c-2") == [Stopped("stopped by a client")]
     assert d.exits == ["stopped by a client"]
     for event in (
         FromClient("c-1", StopCluster()),
         PeerGone(d.agents["a-0"].liveness_name),
         FromAgent("a-new", AgentHello(PROTOCOL, VERSION, facts())),
-        FromClient("c-3", ClientHello(PROTOCOL, VERSION, "test", 1)),
         Tick(),
     ):
         assert d.step(event) == []
     assert d.state.next_wakeup() is None
     assert d.state.stop("again") == []
+
+
+def stopping() -> Driver:
+    """A cluster of two nodes that is being stopped; only the first has ended its ranks at once."""
+    d = Driver().ready()
+    d.run()
+    d.agents["a-1"].ends = False
+    d.say(StopCluster())
+    return d
+
+
+def test_clients_hear_of_the_end_when_all_agents_have_ended() -> None:
+    d = stopping()
+    assert d.told(ClusterFacts)[-1].phase == "stopping"
+    assert not d.told(Stopped)
+    d.step(PeerGone(d.agents["a-1"].liveness_name))
+    assert (len(d.told(Stopped)), len(d.exits)) == (1, 1)
+
+
+def test_what_ranks_write_and_who_is_late_is_passed_on_while_the_cluster_stops() -> None:
+    d = stopping()
+    last = Output(1, (Text((2,), "stdout", "bye\n"),))
+    d.step(FromAgent("a-1", last))
+    assert d.told(Output) == [last]
+    d.step(FromAgent("a-1", EndOverdue(2, 2, 10.0, "it was in the exit function f")))
+    assert "rank 2 did not end within 10 s" in d.told(Notice)[-1].text
+    assert "exit function f" in d.told(Notice)[-1].text
+
+
+def test_nothing_is_begun_or_replaced_while_the_cluster_stops() -> None:
+    d = stopping()
+    heard = len(d.agents["a-1"].heard)
+    d.agents["a-1"].kill(2)
+    d.settle()
+    d.say(RunCell("late", "1", (2, 3)))
+    assert d.told(RequestRefused)[-1].request == "late"
+    assert len(d.agents["a-1"].heard) == heard
+    d.say(StatusRequest("ask"))
+    assert d.told(StatusReport)[-1].facts.phase == "stopping"
+
+
+def test_an_agent_that_does_not_end_is_not_waited_for() -> None:
+    d = stopping()
+    d.sleep(14.0, beating=False)
+    assert not d.exits
+    d.sleep(2.0, beating=False)
+    assert d.exits == ["stopped by a client"]
+
+
+def test_who_is_in_a_hurry_has_the_ranks_killed() -> None:
+    d = stopping()
+    d.attach("c-hurry")
+    d.say(StopCluster(now=True), "c-hurry")
+    assert d.agents["a-1"].heard[-1] == Shutdown(0.0)
+    assert d.exits == ["stopped by a client"]
 
 
 def test_a_cluster_nobody_uses_ends() -> None:
@@ -222,7 +287,7 @@ def test_a_cluster_nobody_uses_ends() -> None:
     assert not d.exits
     d.sleep(1.0)
     assert d.exits == ["no client for 100 s"]
-    assert d.agents["a-0"].heard[-1] == Shutdown()
+    assert d.agents["a-0"].heard[-1] == Shutdown(10.0)
 
 
 def test_who_looks_on_keeps_no_cluster_and_hears_that_runs_move() -> None:

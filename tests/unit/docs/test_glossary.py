@@ -39,7 +39,7 @@ PLAIN = set(
     interpreter kernel key known large launch layout leave ledger lifecycle limit line link list listen local location
     log login lost made magic main make manifest markup match meeting membership merge meter min miss missing mix
     mode model module moment monitor name network not note notebook number numbering object observe on open option
-    overrun own pair panel parameter parentless parse parser part partition patch path pending phrase picture
+    overdue overrun own pair panel parameter parentless parse parser part partition patch path pending phrase picture
     piece place plan point policy port preflight prefork preload prewarm probe process program progress prologue
     protocol public pull quantity query quorum rate read reap reason rebind rebuilt receive record recorder recovery
     refuse registry reject relay release remote remove render renew renumber replace replaceable replacement

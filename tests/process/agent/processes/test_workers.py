@@ -32,8 +32,10 @@ from jdist.agent.processes.workers import Workers
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
 from jdist.core.launchers.task import WORKER
+from jdist.core.messages.base import Message
 from jdist.core.messages.groups import WorldFormed
 from jdist.core.messages.membership import (
+    EndOverdue,
     LauncherTask,
     NamesSaved,
     RequestHandover,
@@ -44,14 +46,15 @@ from jdist.core.messages.membership import (
     WorkerFails,
     WorkerHello,
 )
+from jdist.core.messages.protocol import ToWorker
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
-from jdist.wire.values.frames import pack
+from jdist.wire.values.frames import Unpacker, pack
 from jdist.worker.handover.crash import connect
 
 DEADLINE = 30.0
-WELCOME = Welcome("here", 0, 1, 2, 0, 60.0, 100, False)
+WELCOME = Welcome("here", 0, 1, 2, 0, 60.0, 0.0, 100, False)
 SLEEP = "import time; time.sleep(1000)"
 
 
@@ -128,6 +131,9 @@ class Listener:
     def handle_down(self, down: WorkerDown) -> None:
         self._add("down", down.worker, down.incarnation, down.reason)
 
+    def handle_overdue(self, overdue: EndOverdue) -> None:
+        self._add("overdue", overdue)
+
 
 class Bed:
     """The workers of a node, in a folder of their own."""
@@ -171,6 +177,48 @@ class Bed:
         for pid in pids:
             os.waitpid(pid, 0)
         self.zmq.destroy(linger=0)
+
+
+class PlayedWorker:
+    """The sockets of a worker whose process does nothing; with them it is up."""
+
+    def __init__(self, bed: Bed, number: int):
+        self._bed = bed
+        self._spec = bed.starter.spec(number)
+        self.heard: list[Any] = []
+        unpack: Unpacker[Any] = Unpacker(ToWorker)
+        self._control = dial_ipc(
+            bed.zmq, self._spec.agent_socket, lambda frames: self.heard.append(unpack(frames[-1])), self._spec.identity
+        )
+        self._iopub = bed.zmq.socket(zmq.XPUB)
+        self._iopub.bind(f"ipc://{bed.folder / f'k{number}'}-2")
+
+    async def be_up(self) -> None:
+        self.say(WorkerHello(self._spec.worker, self._bed.pid(self._spec.worker)))
+        await self._bed.until_greeted(self._spec.worker)
+        while not self._iopub.poll(0):  # noqa: ASYNC110 — zmq subscribes on a thread of its own
+            await asyncio.sleep(0.001)
+        self.write("status")
+        await self._bed.listener.until(len(self._bed.listener.events) + 2)
+        assert ("up", self._spec.worker) in self._bed.listener.events
+
+    def say(self, message: Message) -> None:
+        self._control.send([pack(message)])
+
+    def write(self, kind: str) -> None:
+        session = Session(key=b"any")
+        self._iopub.send_multipart([b"topic", *session.serialize(session.msg(kind, {}))])
+
+    async def until_asked(self) -> Any:
+        """The agent's first message."""
+        async with asyncio.timeout(DEADLINE):
+            while not self.heard:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        return self.heard[0]
+
+    def close(self) -> None:
+        self._control.close(0)
+        self._iopub.close(0)
 
 
 Scene = Callable[[Bed], Coroutine[Any, Any, None]]
@@ -273,6 +321,95 @@ def test_a_worker_is_up_by_its_hello_and_its_output(play: Play) -> None:
         finally:
             control.close(0)
             iopub.close(0)
+
+    play(scene)
+
+
+def give_time(bed: Bed, grace: float) -> None:
+    bed.workers.welcome = msgspec.structs.replace(bed.workers.welcome, end_grace=grace)
+
+
+def test_a_worker_is_asked_to_end_before_its_successor_starts(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        give_time(bed, 30.0)
+        await bed.started(ONE)
+        pid, worker = bed.pid(10), PlayedWorker(bed, 0)
+        try:
+            await worker.be_up()
+            assert bed.workers.start(StartWorker(10, 0, 1))
+            assert await worker.until_asked() == Shutdown(30.0)
+            assert len(bed.starter.requests) == 1
+            assert not has_ended(pid)
+            worker.write("last words")
+            worker.say(WorldFormed(10, 1, "cpu", ()))
+            before = len(bed.listener.events)
+            os.kill(pid, signal.SIGKILL)
+            worker.close()
+            events = await bed.listener.until(before + 2)
+            assert events[before:] == [("message", 10, "iopub", "last words"), ("exit",)]
+            async with asyncio.timeout(DEADLINE):
+                while len(bed.starter.requests) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+        finally:
+            worker.close()
+
+    play(scene)
+
+
+def test_a_second_request_does_not_wait_for_the_end(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        give_time(bed, 30.0)
+        await bed.started(ONE)
+        pid, worker = bed.pid(10), PlayedWorker(bed, 0)
+        try:
+            await worker.be_up()
+            assert bed.workers.start(StartWorker(10, 0, 1))
+            await worker.until_asked()
+            await bed.started(StartWorker(10, 0, 2))
+            await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it was killed
+            assert len(bed.starter.requests) == 2
+        finally:
+            worker.close()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("doing", ["it was in the exit function f", ""])
+def test_workers_end_side_by_side_and_who_is_late_is_reported_and_killed(
+    play: Play, monkeypatch: pytest.MonkeyPatch, doing: str
+) -> None:
+    monkeypatch.setattr(module, "_OVERDUE", 0.2)
+
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE, TWO)
+        workers = PlayedWorker(bed, 0), PlayedWorker(bed, 1)
+        pids = bed.pid(10), bed.pid(11)
+        try:
+            for worker in workers:
+                await worker.be_up()
+            ending = asyncio.ensure_future(bed.workers.end_all(0.2))
+            assert [await worker.until_asked() for worker in workers] == [Shutdown(0.2)] * 2
+            assert not bed.workers.kernels, "they get no cells any more"
+            os.kill(pids[0], signal.SIGKILL)
+            if doing:
+                workers[1].say(EndOverdue(11, 1, 0.2, doing))
+            await ending
+            overdue = [event for event in bed.listener.events if event[0] == "overdue"]
+            assert overdue == [("overdue", EndOverdue(11, 1, 0.2, doing))]
+            assert all(has_ended(pid) for pid in pids)
+        finally:
+            for worker in workers:
+                worker.close()
+
+    play(scene)
+
+
+def test_a_worker_that_is_not_up_yet_is_killed(play: Play) -> None:
+    async def scene(bed: Bed) -> None:
+        await bed.started(ONE)
+        pid = bed.pid(10)
+        await bed.workers.end_all(30.0)
+        await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
     play(scene)
 

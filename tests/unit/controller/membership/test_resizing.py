@@ -161,6 +161,7 @@ def test_a_look_that_is_under_way_is_over_before_ranks_are_counted_anew() -> Non
 
 def test_a_released_agent_is_forgotten_once_it_has_ended() -> None:
     d = Driver(3).ready()
+    d.agents["a-1"].ends = False
     remove(d, 2, 3)
     assert "a-1" not in d.forgotten
     d.step(PeerGone(d.agents["a-1"].liveness_name))
