@@ -114,7 +114,7 @@ class ControllerHandlers:
         return membership.AgentHello(PROTOCOL, __version__, self._node.facts, options.nproc, place, held, options.task)
 
     def handle(self, data: bytes) -> None:
-        """Handle a message; what is for workers is forwarded as it came."""
+        """Handle a message; what is for workers is forwarded, most of it as it came."""
         message, parts = _from_controller(data), self._parts
         if not isinstance(message, _FOR_WORKERS):
             self._handlers[type(message)](message)
@@ -127,7 +127,10 @@ class ControllerHandlers:
         elif isinstance(message, groups.FormWorld):
             self._record_place(message)
         parts.ledger.record(message)
-        parts.workers.forward(message.workers, data)
+        if isinstance(message, runs.AbortRun):
+            parts.workers.abort(message)
+        else:
+            parts.workers.forward(message.workers, data)
 
     def _record_place(self, form: groups.FormWorld) -> None:
         """The world is formed in another size: record which of its nodes this one is."""
@@ -245,7 +248,8 @@ class WorkerHandlers:
             self._parts.workers.send(kernel.worker, message)
         if self._parts.ledger.autosave.options is not None:
             self._parts.workers.send(kernel.worker, self._parts.ledger.autosave)
-        up = membership.WorkerUp(kernel.worker, kernel.pid, kernel.wanted.incarnation, kernel.inherits)
+        wanted = kernel.wanted
+        up = membership.WorkerUp(kernel.worker, kernel.pid, wanted.incarnation, kernel.inherits, kernel.why_fresh)
         self._node.send(up)
         self._parts.prewarmer.record_ended(kernel.worker)
 

@@ -133,7 +133,7 @@ def describe_ranks(ranks: Iterable[int], verb: str = "") -> str:
     found = sorted(ranks)
     if len(found) == 1:
         return f"rank {found[0]} {verb}".strip()
-    plural = {"has": "have", "is": "are", "runs": "run"}.get(verb, verb.removesuffix("s"))
+    plural = {"has": "have", "still has": "still have", "is": "are", "runs": "run"}.get(verb, verb.removesuffix("s"))
     return f"ranks {str(RankSet(found)).replace(',', ', ')} {plural}".strip()
 
 

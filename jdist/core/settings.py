@@ -76,6 +76,8 @@ class WorkerSpec(Struct, frozen=True):
     handover_socket: str  # Unix socket where the agent hands over connections to the data port.
     cluster: str
     threads: int
+    stack_file: str = ""  # Where faulthandler writes the main thread's stack upon the signal below; "": nowhere.
+    stack_signal: int = 0
     names_socket: str = ""  # Unix socket to which a process that fails hands its names over; "": there is none.
     inherits: bool = False  # The process before it has handed its names over.
 

@@ -7,6 +7,7 @@ interrupting and moving values each run on a short-lived helper thread.
 import asyncio
 import importlib
 import logging
+import math
 import os
 import threading
 import time
@@ -24,7 +25,7 @@ from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFai
 from jdist.core.messages.membership import EndOverdue, RequestHandover, Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
-from jdist.core.messages.runs import AbortRun, ExecuteCell, HandlerRun
+from jdist.core.messages.runs import AbortRun, ExecuteCell, HandlerRun, InterruptHeard
 from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveAt
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import set_name
@@ -176,7 +177,7 @@ class ControlThread:
         imports, debugger = self._imports, self._debugger
         return {
             ExecuteCell: self._handle_execute_cell,
-            AbortRun: lambda message: self._spawn(self._handle_abort_run, message),
+            AbortRun: self._handle_abort_run,
             FormWorld: self._handle_form_world,
             RankQuery: lambda message: self._spawn(self._handle_rank_query, message),
             PauseRanks: lambda message: debugger.request(message.run),
@@ -215,27 +216,32 @@ class ControlThread:
         if keep.options is not None:  # what a save needs is imported before a loop would wait for that
             self._spawn(importlib.import_module, "jdist.worker.saving.save")
 
+    def _handle_abort_run(self, abort: AbortRun) -> None:
+        self._send(InterruptHeard(self._worker))
+        self._spawn(self._abort_run, abort)
+
     def _handle_shutdown(self, message: Shutdown) -> None:
+        self._send(InterruptHeard(self._worker))
         deadline = time.monotonic() + message.grace
 
         def report(doing: str) -> None:
             self._send(EndOverdue(self._worker, self._queries.rank, message.grace, doing))
 
         self._spawn(self._ending.cut_off, deadline, report, self._describe_cell)
-        self._spawn(self._end, message.grace)
+        self._spawn(self._end, message)
 
     # ------------------------------------------------------------ helper threads
 
-    def _end(self, grace: float) -> None:
+    def _end(self, message: Shutdown) -> None:
         """Interrupt the cell that runs, if any, and have the main thread leave the kernel's loop."""
         self._cells.close()
         while run := self._cells.spans.current:
             if self._last_abort[0] != run:  # else it is being interrupted already
                 inner = self._cells.is_inner
                 listeners = tuple(self._groups.listeners)
-                self._handle_abort_run(
-                    AbortRun(run, (self._worker,), listeners, grace / 2, patience=grace, is_inner=inner)
-                )
+                grace, patience = message.grace / 2, message.grace
+                abort = AbortRun(run, (self._worker,), listeners, grace, patience, is_inner=inner, at=message.at)
+                self._abort_run(abort)
             self._cells.idle.wait(_AGAIN)
         self._cells.leave_loop()
 
@@ -264,7 +270,7 @@ class ControlThread:
         self._send(formed)
         self._observer.prepare()
 
-    def _handle_abort_run(self, abort: AbortRun) -> None:
+    def _abort_run(self, abort: AbortRun) -> None:
         _log.debug("abort run %d within %.1f s", abort.run, abort.grace)
         with self._aborting:
             run, policy = self._last_abort
@@ -278,7 +284,9 @@ class ControlThread:
                 self._send(HandlerRun(self._worker, abort.run, is_handler, line, source, seconds))
 
             newest_call = (lambda: self._groups.log.newest) if abort.listeners else (lambda: 0)
-            policy = InterruptPolicy(self._sigint, newest_call, abort.grace, abort.patience, report)
+            policy = InterruptPolicy(
+                self._sigint, newest_call, abort.grace, abort.patience, report, abort.at or math.inf
+            )
             self._last_abort = abort.run, policy
             if abort.insists:
                 policy.insist()

@@ -5,6 +5,7 @@ generation is dead afterwards; the namespace is not. Connections are ended in ea
 signalled only as long as :class:`InterruptPolicy` says: a cell's own handler is left to finish.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -38,6 +39,7 @@ class InterruptPolicy:
         grace: float,
         patience: float,
         report: Callable[[bool, float], None],  # Called once: whether a handler runs, and for how many seconds it may.
+        since: float = math.inf,  # An interrupt that was raised after this moment (time.monotonic) is this one.
     ):
         self._sigint = sigint
         self._newest_call = newest_call
@@ -46,7 +48,7 @@ class InterruptPolicy:
         self._report = report
         self._is_reported = False
         self._insists_from: float | None = None
-        sigint.forget()
+        sigint.forget(since)
 
     def insist(self) -> None:
         """The user has interrupted again: signal the main thread until the cell has ended."""

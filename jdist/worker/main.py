@@ -1,6 +1,7 @@
 """The worker's process: a stock ipykernel with jdist's control thread in it. Entered by fork, or by ``python -m``."""
 
 import atexit
+import faulthandler
 import logging
 import os
 import signal
@@ -59,6 +60,8 @@ def main(spec_json: bytes) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the kernel runs user code
     log.configure("worker", os.fdopen(os.dup(2), "w", errors="replace"))  # the log file; 2 becomes cells' stderr
     ending = Ending()
+    if spec.stack_file:
+        faulthandler.register(spec.stack_signal, open(spec.stack_file, "a"), all_threads=False)  # noqa: SIM115
     set_name(f"jdist-rank-{spec.rank}")
     sys.argv = [""]  # as at Python's prompt; it still has the forkserver's
     torch.set_num_threads(spec.threads)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jdist.agent.processes.kernel import Kernel
+from jdist.agent.starters.starter import CreateTask
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Handover, NamesSaved, RequestNames, SavingNames, WorkerFails
@@ -38,8 +39,13 @@ class HandoverServer:
     """
 
     def __init__(
-        self, path: str, kernel_of: Callable[[bytes], Kernel | None], on_failure: Callable[[Kernel, WorkerFails], None]
+        self,
+        path: str,
+        kernel_of: Callable[[bytes], Kernel | None],
+        on_failure: Callable[[Kernel, WorkerFails], None],
+        create_task: CreateTask,
     ):
+        self._create_task = create_task
         self._kernel_of = kernel_of
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
@@ -152,7 +158,11 @@ class HandoverServer:
         self._deadlines[kernel] = self._loop.call_later(seconds or _SILENCE, self._end, kernel)
 
     def _end(self, kernel: Kernel) -> None:
-        _log.warning("worker %d got stuck as it handed its names over; ending it", kernel.worker)
         del self._deadlines[kernel]
+        self._create_task(self._end_stuck(kernel))
+
+    async def _end_stuck(self, kernel: Kernel) -> None:
+        kernel.why_stuck = await kernel.explain_silence()
+        _log.warning("worker %d got stuck as it handed its names over; ending it: %s", kernel.worker, kernel.why_stuck)
         kernel.is_stuck = True
         kernel.kill()

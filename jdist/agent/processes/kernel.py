@@ -15,6 +15,8 @@ from jupyter_client.session import Session
 
 from jdist.agent.node.facts import NodeContext
 from jdist.agent.processes.exits import is_dying
+from jdist.agent.processes.stack_dump import SIGNAL as STACK_SIGNAL
+from jdist.agent.processes.stack_dump import read_place
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.agent.starters.starter import Starter
 from jdist.core.messages.base import AGENT_IDENTITY
@@ -22,6 +24,7 @@ from jdist.core.messages.membership import StartWorker
 from jdist.core.settings import WorkerSpec
 from jdist.wire.transport.sockets import dial_ipc, subscribe_ipc
 
+_HEARD = 0.2  # Seconds for a control thread to hear of an interrupt, before the agent interrupts the process itself.
 _LAST_OUTPUT = 1.0  # Seconds from a process's end until its output has been read, where its socket's end is not seen.
 _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5}
 
@@ -45,6 +48,7 @@ class Kernel:
         self.connection_file = node.directory / f"kernel-{number}.json"
         # What the process itself writes outside of any cell, such as the traceback of a crash.
         self.raw_log = node.directory / f"kernel-{number}.raw.log"
+        self.stack_file = node.directory / f"kernel-{number}.stack"
         self.pid = 0
         self.is_dismissed = False  # The agent has ended it, or is about to: its end is not reported.
         self.is_overdue = False  # It has said that it did not end within its grace.
@@ -52,18 +56,21 @@ class Kernel:
         self.has_greeted = False
         self.fatal_text = ""  # What faulthandler wrote when a signal was about to end the process.
         self.is_stuck = False  # It was ended because it could neither hand its names over nor end by itself.
+        self.why_stuck = ""  # Why it could not, as far as is known.
         self.successor: StartWorker | None = None  # What is to be started once this process has ended.
         self.inherits = False  # It takes over the names of the process before it.
+        self.why_fresh = ""  # Why the process before it did not hand its names over.
         self.device = ""  # As its worker reported it last: "cpu", "cuda:0".
         self._on_exit = on_exit
         self._pidfd = -1
         self._is_killed = False
+        self._unheard: asyncio.TimerHandle | None = None  # It was not heard yet that its main thread is interrupted.
         self._has_all_output = False  # Its output has ended, as its process has, or is about to.
         self._waits_for_output: asyncio.TimerHandle | None = None  # Its process has ended, and is reported then.
         self._session = Session(key=os.urandom(16).hex().encode(), check_pid=False)
         self._session.pack = msgspec.json.encode  # a tenth of the time of the default
         prefix = str(node.directory / f"k{number}")
-        self._files = [self.connection_file, *(Path(f"{prefix}-{n}") for n in _PORTS.values())]
+        self._files = [self.connection_file, self.stack_file, *(Path(f"{prefix}-{n}") for n in _PORTS.values())]
         info = {"transport": "ipc", "ip": prefix, **_PORTS, "key": self._session.key.decode()}
         with open(os.open(self.connection_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
             f.write(msgspec.json.encode({**info, "signature_scheme": "hmac-sha256", "kernel_name": "jdist"}))
@@ -97,9 +104,36 @@ class Kernel:
     def kill(self) -> None:
         """SIGKILL, as soon as the process is there; ``on_exit`` follows."""
         self._is_killed = True
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Send a signal; to a process that has ended, nothing."""
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)  # type: ignore[attr-defined,unused-ignore]
+                signal.pidfd_send_signal(self._pidfd, number)  # type: ignore[attr-defined,unused-ignore]
+
+    async def find_place(self) -> str:
+        """Where the main thread is, in words, also while Python cannot run there; "" if that cannot be found."""
+        return await read_place(self.stack_file, lambda: self.signal(STACK_SIGNAL))
+
+    async def explain_silence(self) -> str:
+        """Why a process that is to be killed has not answered."""
+        place = await self.find_place()
+        return f"C code held the interpreter lock at {place}" if place else "it did not even react to a signal"
+
+    def await_interrupt(self) -> None:
+        """Interrupt the process from outside unless its control thread hears of the interrupt soon.
+
+        While C code holds the interpreter's lock, that thread cannot run; but much of such code looks for signals.
+        """
+        self.handle_interrupt_heard()
+        loop = asyncio.get_running_loop()
+        self._unheard = loop.call_later(_HEARD, self.signal, signal.SIGINT)
+
+    def handle_interrupt_heard(self) -> None:
+        """The control thread has heard of the interrupt."""
+        if self._unheard is not None:
+            self._unheard.cancel()
 
     def _handle_exit(self) -> None:
         loop = asyncio.get_running_loop()
@@ -122,6 +156,7 @@ class Kernel:
 
     def close(self) -> None:
         """Close sockets and remove the files; the process is not touched."""
+        self.handle_interrupt_heard()
         if self._waits_for_output is not None:
             self._waits_for_output.cancel()
         if self._pidfd >= 0:

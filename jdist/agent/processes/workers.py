@@ -12,9 +12,12 @@ import itertools
 import logging
 import os
 import signal
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import structs
 
 from jdist.agent.node.facts import NodeContext, interface_environment
 from jdist.agent.processes.exits import ChildReaper, explain_exit, signal_of
@@ -22,6 +25,7 @@ from jdist.agent.processes.handover import HandoverServer
 from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.processes.kernel import Kernel
 from jdist.agent.processes.oom import OomMonitor
+from jdist.agent.processes.stack_dump import SIGNAL as STACK_SIGNAL
 from jdist.core.errors import LaunchError
 from jdist.core.launchers.task import WORKER
 from jdist.core.messages.base import Message
@@ -36,6 +40,7 @@ from jdist.core.messages.membership import (
     WorkerHello,
 )
 from jdist.core.messages.protocol import WorkerMessage
+from jdist.core.messages.runs import AbortRun, InterruptHeard
 from jdist.core.settings import WorkerSpec
 from jdist.wire import log
 from jdist.wire.transport.sockets import bind_ipc
@@ -81,7 +86,7 @@ class Workers:
         self._ending: set[Kernel] = set()  # Those that have been killed and whose end has not been heard of.
         self._all_ended = asyncio.Event()
         self._names_path = str(node.directory / "names")
-        self.handover = HandoverServer(self._names_path, self._kernel_of, self._handle_failure)
+        self.handover = HandoverServer(self._names_path, self._kernel_of, self._handle_failure, node.create_task)
 
     def start(self, wanted: StartWorker) -> bool:
         """Start a fresh process once what is left of the worker's last one has ended; False if that is down already.
@@ -116,7 +121,8 @@ class Workers:
         kernel = self.kernels.get(worker)
         if kernel is None or not kernel.is_up or grace <= 0:
             return
-        if self._request(worker, Shutdown(grace)) is not None:
+        if self._request(worker, Shutdown(grace, time.monotonic())) is not None:
+            kernel.await_interrupt()
             asyncio.get_running_loop().call_later(grace + _OVERDUE, self._kill_overdue, kernel, grace)
 
     def _request(self, worker: int, message: Message) -> Kernel | None:
@@ -131,9 +137,13 @@ class Workers:
     def _kill_overdue(self, kernel: Kernel, grace: float) -> None:
         """Kill a process that has neither ended nor said what it is doing."""
         if self._leaving.get(kernel.worker) is kernel and not kernel.has_ended:
-            if not kernel.is_overdue:
-                self.listener.handle_overdue(EndOverdue(kernel.worker, kernel.wanted.rank, grace, ""))
-            kernel.kill()
+            self._node.create_task(self._report_overdue(kernel, grace))
+
+    async def _report_overdue(self, kernel: Kernel, grace: float) -> None:
+        if not kernel.is_overdue:
+            why = await kernel.explain_silence()
+            self.listener.handle_overdue(EndOverdue(kernel.worker, kernel.wanted.rank, grace, why))
+        kernel.kill()
 
     def _begin(self, wanted: StartWorker) -> bool:
         kernel = self.kernels.pop(wanted.worker, None)
@@ -226,6 +236,8 @@ class Workers:
             handover_socket=str(node.directory / "handover"),
             cluster=node.endpoint.cluster,
             threads=threads,
+            stack_file=str(kernel.stack_file),
+            stack_signal=STACK_SIGNAL,
             names_socket=self._names_path,
             inherits=self.handover.has_names(wanted.worker),
         )
@@ -273,8 +285,8 @@ class Workers:
             self.listener.handle_exit()
             self.oom.verdict(kernel.pid)
             sweep_dead(self._node.endpoint.cluster)
-            if kernel.successor is not None:
-                self._begin(kernel.successor)
+            if kernel.successor is not None and self._begin(kernel.successor):
+                self.kernels[kernel.worker].why_fresh = kernel.why_stuck
             return
         if kernel.is_stuck and status == signal.SIGKILL:
             status = signal_of(kernel.fatal_text) or status
@@ -300,6 +312,12 @@ class Workers:
         kernels = [self.kernels.get(worker) for worker in workers]
         return all(kernel is not None and not kernel.has_ended for kernel in kernels)
 
+    def abort(self, abort: AbortRun) -> None:
+        """Interrupt workers, by their control threads or, where these do not hear of it, from outside."""
+        self.forward(abort.workers, pack(structs.replace(abort, at=time.monotonic())))
+        for kernel in filter(None, map(self.kernels.get, abort.workers)):
+            kernel.await_interrupt()
+
     def forward(self, workers: Collection[int], data: bytes) -> int:
         """Send an encoded message to those of the workers that are here; how many. A large cell is packed only once."""
         there = filter(None, map(self.kernels.get, workers))
@@ -324,6 +342,8 @@ class Workers:
         if isinstance(message, EndOverdue):
             kernel.is_overdue = True
             self.listener.handle_overdue(message)
+        elif isinstance(message, InterruptHeard):
+            kernel.handle_interrupt_heard()
         elif kernel.is_dismissed:
             return
         elif isinstance(message, WorkerHello):

@@ -108,7 +108,18 @@ class RankQueries:
         while len(self._answered) > _REMEMBERED:
             self._answered.popitem(last=False)
         share = max(0.0, _cpu_seconds(pid) - cpu) / (asyncio.get_running_loop().time() - at)
-        state, rss = _process_state(pid, share)
+        self._node.create_task(self._reply_for(query, worker, pid, share))
+
+    async def _reply_for(self, query: RankQuery, worker: int, pid: int, share: float) -> None:
+        state, rss = _process_state(pid)
+        kernel = self._workers.kernels.get(worker)
+        if not state:
+            place = await kernel.find_place() if kernel is not None and kernel.pid == pid else ""
+            at = f" at {place}" if place else ""
+            if share >= _BUSY:
+                state = f"C code holds the interpreter lock{at}; {share * 100:.0f} % of a core"
+            else:
+                state = f"C code holds the interpreter lock{at} and waits, or the machine is overloaded"
         self._reply(query, worker, observation.Observation("", Activity("silent", cpu=share, state=state), rss))
 
     async def _fetch(self, query: RankQuery, op: values.BindNames) -> None:
@@ -142,8 +153,8 @@ def _cpu_seconds(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def _process_state(pid: int, share: float) -> tuple[str, int]:
-    """The process's state in words, and its resident bytes."""
+def _process_state(pid: int) -> tuple[str, int]:
+    """The process's state in words, "" if it could run, and its resident bytes."""
     try:
         process = psutil.Process(pid)
         status, rss = process.status(), int(process.memory_info().rss)
@@ -151,6 +162,4 @@ def _process_state(pid: int, share: float) -> tuple[str, int]:
         return "its process is gone", 0
     if status in _UNABLE_TO_ANSWER:
         return _UNABLE_TO_ANSWER[status].format(pid=pid), rss
-    if share >= _BUSY:
-        return f"does not answer: something holds the GIL; {share * 100:.0f} % of a core", rss
-    return "does not answer: something holds the GIL and waits, or the machine is overloaded", rss
+    return "", rss

@@ -52,7 +52,17 @@ class RankLoss:
             rank.pid = message.pid
             rank.inherits = message.inherits
             if rank.is_expected_to_inherit and not message.inherits:
-                self._model.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
+                self._model.broadcast(self._describe_lost_names(rank, message.why_fresh))
+
+    def _describe_lost_names(self, rank: Rank, why: str) -> Notice:
+        """Say that a rank could not keep its names, why, and who still has theirs."""
+        text = describe_fresh_ranks((rank.rank,))
+        others = [r.rank for r in self._model.world.ranks.values() if r.phase == "held" and not r.is_fresh]
+        if not why or not others:
+            return Notice(f"{text}; {why}" if why else text)
+        copied = Remedy("restore", "copy what it shared with them", name=f"{rank.rank} --from {others[0]} NAMES")
+        text += f", because its process could not be freed: {why}"
+        return Notice(f"{text}; {describe_ranks(others, 'still has')} theirs", remedies=(copied,))
 
     def handle_worker_down(self, node: Node, message: WorkerDown) -> None:
         """A worker's process ended: replace it, unless it cannot start or the policy on_death forbids it."""

@@ -55,6 +55,5 @@ class Stopping:
 
     def handle_overdue(self, _: Node, message: EndOverdue) -> None:
         """A rank had to be killed: say what was cut off. Also after a restart, or when it was removed."""
-        doing = message.doing or "it did not answer, so it was probably in C code that holds the interpreter lock"
-        text = f"rank {message.as_rank} did not end within {message.grace:g} s and was killed: {doing}"
+        text = f"rank {message.as_rank} did not end within {message.grace:g} s and was killed: {message.doing}"
         self._model.broadcast(Notice(text))

@@ -175,6 +175,7 @@ class WorkerUp(Message, frozen=True):
     pid: int
     incarnation: int
     inherits: bool = False  # It takes over the names of the process before it, once it is in the world.
+    why_fresh: str = ""  # Why that one was not able to hand them over, if it was asked to.
 
 
 class WorkerDown(Message, frozen=True):
@@ -277,10 +278,11 @@ class Shutdown(Message, frozen=True):
     """End: a worker, or an agent with all its workers. Exit functions and threads get ``grace`` seconds to finish."""
 
     grace: float = 0.0
+    at: float = 0.0  # As in `AbortRun`; for an agent, 0.
 
 
 class EndOverdue(Message, frozen=True):
-    """A worker did not end within its grace and is killed; ``doing`` says what it was doing, "" if it cannot say."""
+    """A worker did not end within its grace and is killed; ``doing`` says what it was doing."""
 
     worker: int
     as_rank: int  # The rank that it had last.

@@ -208,9 +208,16 @@ class AbortRun(Message, frozen=True):
     patience: float = 0.0  # Seconds for which the cell's own handlers may run.
     insists: bool = False  # The user has asked again: end the handlers, too.
     is_inner: bool = False  # It runs in the frame of a paused run: end no connections if a signal is enough.
+    at: float = 0.0  # When the agent passed this on, in seconds of its node's monotonic clock.
 
 
-WorkerMessage = HandlerRun
+class InterruptHeard(Message, frozen=True):
+    """A worker's control thread has the AbortRun, or the Shutdown, and sees to the main thread from now on."""
+
+    worker: int
+
+
+WorkerMessage = HandlerRun | InterruptHeard
 ClientMessage = RunCell | Interrupt | InputReply
 ToClient = RunAccepted | RunStarted | Output | MetricsLogged | RankDone | RunEnded | InputRequest
 AgentMessage = Output | MetricsLogged | RankDone | InputRequest | CellRefused | HandlerRun

@@ -9,6 +9,7 @@ the cell's code, or the cell handles it.
 import asyncio
 import contextlib
 import inspect
+import math
 import signal
 import sys
 import threading
@@ -97,10 +98,11 @@ class SafeSigint:
         self._raised = None
         return False
 
-    def forget(self) -> None:
-        """Forget the last interrupt: another one begins, or the run has ended."""
-        self.raised_at = self._raised = self._awaited = None
+    def forget(self, before: float = math.inf) -> None:
+        """Forget the last interrupt if it was raised ``before`` that moment (time.monotonic): another one begins."""
         self.is_insistent = False
+        if self.raised_at is None or self.raised_at.monotonic < before:
+            self.raised_at = self._raised = self._awaited = None
 
     def catch_ignored(self) -> None:
         """Take notice of interrupts that Python ignores, because they were raised in a destructor or a callback."""

@@ -140,7 +140,9 @@ class Bed:
 
 
 def kernel(wanted: StartWorker) -> Any:
-    return Double(worker=wanted.worker, pid=4000 + wanted.worker, wanted=wanted, is_up=True, inherits=False)
+    return Double(
+        worker=wanted.worker, pid=4000 + wanted.worker, wanted=wanted, is_up=True, inherits=False, why_fresh=""
+    )
 
 
 @pytest.fixture
@@ -198,7 +200,12 @@ def test_a_worker_that_could_not_be_started_is_not_held(bed: Bed) -> None:
     assert [w.worker for w in held.workers] == [11]
 
 
-@pytest.mark.parametrize("message", [CELL, form(3, (8, 9, 10, 11), (2, 2)), AbortRun(7, (11,), (), 5.0)])
+def test_an_interrupt_is_passed_on_by_what_sees_to_it_that_it_arrives(bed: Bed) -> None:
+    bed.gets(WELCOME, AbortRun(7, (11,), (), 5.0))
+    assert bed.workers.called("abort") == [[AbortRun(7, (11,), (), 5.0)]]
+
+
+@pytest.mark.parametrize("message", [CELL, form(3, (8, 9, 10, 11), (2, 2))])
 def test_what_is_for_workers_is_forwarded_as_it_came(bed: Bed, message: Any) -> None:
     bed.gets(WELCOME)
     bed.workers.calls.clear()

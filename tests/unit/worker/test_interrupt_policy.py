@@ -20,9 +20,10 @@ class Sigint:
     is_handled: bool = False
     is_insistent: bool = False
 
-    def forget(self) -> None:
-        self.raised_at = None
+    def forget(self, before: float) -> None:
         self.is_insistent = False
+        if self.raised_at is None or self.raised_at.monotonic < before:
+            self.raised_at = None
 
 
 @dataclass
@@ -116,3 +117,10 @@ def test_what_an_earlier_interrupt_left_does_not_count(monkeypatch: pytest.Monke
     assert first.policy.may_signal()
     InterruptPolicy(first.sigint, lambda: 0, GRACE, PATIENCE, lambda *_: None)  # type: ignore[arg-type]
     assert (first.sigint.raised_at, first.sigint.is_insistent) == (None, False)
+
+
+def test_an_interrupt_of_the_agents_signal_is_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(monkeypatch)
+    play.is_raised(is_handled=True)
+    policy = InterruptPolicy(play.sigint, lambda: 0, GRACE, PATIENCE, lambda *_: None, since=play.now - 0.5)  # type: ignore[arg-type]
+    assert not policy.may_signal(), "the cell's handler is left alone"

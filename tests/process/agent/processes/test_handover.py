@@ -35,12 +35,20 @@ class Bed:
         self.failures: list[tuple[bytes, WorkerFails]] = []
         self.killed = asyncio.Event()
         self.kernels = {name: self._kernel(name) for name in (b"w-0", b"w-1")}
+        self.tasks: set[asyncio.Task[None]] = set()
         self.server = HandoverServer(
-            self.path, cast("Callable[[bytes], Kernel | None]", self.kernels.get), self._handle_failure
+            self.path,
+            cast("Callable[[bytes], Kernel | None]", self.kernels.get),
+            self._handle_failure,
+            lambda work: self.tasks.add(asyncio.get_running_loop().create_task(work)),
         )
 
     def _kernel(self, identity: bytes) -> Any:
-        return SimpleNamespaceKernel(worker=10, identity=identity, fatal_text="", is_stuck=False, kill=self.killed.set)
+        async def explain_silence() -> str:
+            return "C code held the interpreter lock at cell line 3"
+
+        facts = {"worker": 10, "identity": identity, "fatal_text": "", "is_stuck": False}
+        return SimpleNamespaceKernel(**facts, explain_silence=explain_silence, kill=self.killed.set)
 
     def _handle_failure(self, kernel: Kernel, message: WorkerFails) -> None:
         self.failures.append((kernel.identity, message))

@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from jupyter_client.session import Session
 from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.join_options import JoinOptions
 from jdist.agent.processes import handover
+from jdist.agent.processes import kernel as kernel_module
 from jdist.agent.processes import workers as module
 from jdist.agent.processes.handover import OWN
 from jdist.agent.processes.jupyter_messages import KernelMessage
@@ -47,6 +49,7 @@ from jdist.core.messages.membership import (
     WorkerHello,
 )
 from jdist.core.messages.protocol import ToWorker
+from jdist.core.messages.runs import AbortRun, InterruptHeard
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
@@ -337,7 +340,7 @@ def test_a_worker_is_asked_to_end_before_its_successor_starts(play: Play) -> Non
         try:
             await worker.be_up()
             assert bed.workers.start(StartWorker(10, 0, 1))
-            assert await worker.until_asked() == Shutdown(30.0)
+            assert (await worker.until_asked()).grace == 30.0
             assert len(bed.starter.requests) == 1
             assert not has_ended(pid)
             worker.write("last words")
@@ -374,7 +377,7 @@ def test_a_second_request_does_not_wait_for_the_end(play: Play) -> None:
     play(scene)
 
 
-@pytest.mark.parametrize("doing", ["it was in the exit function f", ""])
+@pytest.mark.parametrize("doing", ["it was in the exit function f", "it did not even react to a signal"])
 def test_workers_end_side_by_side_and_who_is_late_is_reported_and_killed(
     play: Play, monkeypatch: pytest.MonkeyPatch, doing: str
 ) -> None:
@@ -388,10 +391,10 @@ def test_workers_end_side_by_side_and_who_is_late_is_reported_and_killed(
             for worker in workers:
                 await worker.be_up()
             ending = asyncio.ensure_future(bed.workers.end_all(0.2))
-            assert [await worker.until_asked() for worker in workers] == [Shutdown(0.2)] * 2
+            assert [(await worker.until_asked()).grace for worker in workers] == [0.2] * 2
             assert not bed.workers.kernels, "they get no cells any more"
             os.kill(pids[0], signal.SIGKILL)
-            if doing:
+            if "exit function" in doing:
                 workers[1].say(EndOverdue(11, 1, 0.2, doing))
             await ending
             overdue = [event for event in bed.listener.events if event[0] == "overdue"]
@@ -608,5 +611,32 @@ def test_one_that_does_not_get_ready_is_ended(play: Play, monkeypatch: pytest.Mo
         events = await bed.listener.until(2)
         assert events[-1][:3] == ("down", 10, 0)
         assert "signal 9" in events[-1][3]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_worker_that_does_not_hear_of_an_interrupt_is_interrupted_from_outside(play: Play, is_heard: bool) -> None:
+    async def scene(bed: Bed) -> None:
+        bed.starter.code = "import signal, sys; signal.sigwait([signal.SIGINT]) and sys.exit(42)"
+        bed.starter.code = f"import signal; signal.pthread_sigmask(0, [signal.SIGINT])\n{bed.starter.code}"
+        await bed.started(ONE)
+        worker = PlayedWorker(bed, 0)
+        try:
+            await worker.be_up()
+            began = time.monotonic()
+            bed.workers.abort(AbortRun(7, (10,), (), 5.0))
+            asked = await worker.until_asked()
+            assert began <= asked.at <= time.monotonic()
+            if is_heard:
+                worker.say(InterruptHeard(10))
+                await asyncio.sleep(3 * kernel_module._HEARD)
+                assert not has_ended(bed.pid(10))
+            else:
+                before = len(bed.listener.events)
+                await bed.listener.until(before + 2)
+                assert bed.listener.events[-1] == ("down", 10, 0, "exited with code 42")
+        finally:
+            worker.close()
 
     play(scene)
