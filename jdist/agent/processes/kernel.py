@@ -114,6 +114,8 @@ class Kernel:
 
     async def find_place(self) -> str:
         """Where the main thread is, in words, also while Python cannot run there; "" if that cannot be found."""
+        if not self.is_up:  # the signal could end a process that has not been set up for it
+            return ""
         return await read_place(self.stack_file, lambda: self.signal(STACK_SIGNAL))
 
     async def explain_silence(self) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,6 +31,7 @@ from jdist.agent.processes import workers as module
 from jdist.agent.processes.handover import OWN
 from jdist.agent.processes.jupyter_messages import KernelMessage
 from jdist.agent.processes.kernel import Kernel
+from jdist.agent.processes.stack_dump import SIGNAL as STACK_SIGNAL
 from jdist.agent.processes.workers import Workers
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
@@ -80,7 +82,8 @@ class Starter:
 
     def _spawn(self, path: str) -> int:
         with open(path, "wb") as log:
-            process = subprocess.Popen([sys.executable, "-c", self.code], stderr=log)
+            ignore = partial(signal.signal, STACK_SIGNAL, signal.SIG_IGN)  # it writes no stack
+            process = subprocess.Popen([sys.executable, "-c", self.code], stderr=log, preexec_fn=ignore)
         process.returncode = 0  # the reaper waits for it
         return process.pid
 
