@@ -36,8 +36,8 @@ PLAIN = set(
     export expression extension fact fail failure feed fetch file find flight folder folding follow forget fork
     form formatter forward found frame from gap gate gateway get gone graph guard handler handover has head header
     heard held hello help here history hold host ignore import info init input inspect introspection invalid invite
-    item job join interpreter kernel key known large launch layout leave ledger lifecycle limit line link list listen local location
-    log login lost made magic main make manifest markup match meeting membership merge meter min miss missing mix
+    item job join interpreter kernel key known large launch layout leave ledger lifecycle limit line link list listen
+    local location log login lost made magic main make manifest markup match meeting membership merge meter min miss missing mix
     mode model module moment monitor name network not note notebook number numbering object observe on open option
     overdue overrun own pair panel parameter parentless parse parser part partition patch path pending phrase picture
     piece place plan point policy port preflight prefork preload prewarm probe process program progress prologue

@@ -83,7 +83,7 @@ class Starter:
     def _spawn(self, path: str) -> int:
         with open(path, "wb") as log:
             ignore = partial(signal.signal, STACK_SIGNAL, signal.SIG_IGN)  # it writes no stack
-            process = subprocess.Popen([sys.executable, "-c", self.code], stderr=log, preexec_fn=ignore)
+            process = subprocess.Popen([sys.executable, "-c", self.code], stderr=log, preexec_fn=ignore)  # noqa: PLW1509
         process.returncode = 0  # the reaper waits for it
         return process.pid
 
@@ -396,6 +396,7 @@ def test_workers_end_side_by_side_and_who_is_late_is_reported_and_killed(
             ending = asyncio.ensure_future(bed.workers.end_all(0.2))
             assert [(await worker.until_asked()).grace for worker in workers] == [0.2] * 2
             assert not bed.workers.kernels, "they get no cells any more"
+            workers[1].say(InterruptHeard(11))
             os.kill(pids[0], signal.SIGKILL)
             if "exit function" in doing:
                 workers[1].say(EndOverdue(11, 1, 0.2, doing))
