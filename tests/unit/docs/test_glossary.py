@@ -28,27 +28,27 @@ PLAIN = set(
     branch resumed resumes stacks stepper stepping stop summary table totals trigger
     abort accept access ack active add address adopt align alignment allowance annotation app appearance apply argument
     array assembler async at attach attempt autoreload bar base be bin bind block body book bootstrap box bridge
-    broadcast browser bucket bulk byte callback cap capture carrier case change channel check child children chunk clear
-    click clock code collect column command compare comparison compat complete completion compose config connection
-    console content context contract control core crash create data debug decide delivery describe description
-    detector device diagnosis dial digest directory disk display doctor done down drawn drop dump edge element
-    emulator end endpoint enrol entry environment error escalation evaluate event examination examine execute exit
-    export expression extension fact fail failure feed fetch file find flight folder folding follow forget fork
+    broadcast browser bucket bulk byte callback cap capture carrier case change channel check child children chunk
+    clear click clock code collect column command compare comparison compat complete completion compose config
+    connection console content context contract control core crash create data debug decide delivery describe
+    description detector device diagnosis dial digest directory disk display doctor done down drawn drop dump edge
+    element emulator end endpoint enrol entry environment error escalation evaluate event examination examine execute
+    exit export expression extension fact fail failure feed fetch file find flight folder folding follow forget fork
     form formatter forward found frame from gap gate gateway get gone graph guard handler handover has head header
     heard held hello help here history hold host ignore import info init input inspect introspection invalid invite
     item job join interpreter kernel key known large launch layout leave ledger lifecycle limit line link list listen
-    local location log login lost made magic main make manifest markup match meeting membership merge meter min miss missing mix
-    mode model module moment monitor name network not note notebook number numbering object observe on open option
-    overdue overrun own pair panel parameter parentless parse parser part partition patch path pending phrase picture
-    piece place plan point policy port preflight prefork preload prewarm probe process program progress prologue
-    protocol public pull quantity query quorum rate read reap reason rebind rebuilt receive record recorder recovery
-    refuse registry reject relay release remote remove render renew renumber replace replaceable replacement
-    reply report request requirement resize restart restore result revive rewrite rich ring route row rule run
-    safe sample save schema screen script send serve server session set setting shard shell shown shutdown sight
-    silent skip snapshot socket source span spawn spec stack start state status step stop store style successor
-    supervisor support table tail terminal test text thread tick timeline timeout too tracebacks transfer
-    transition translate translation transport tree unpack unresponsive untranslatable up upload usage use value
-    variable variant view visibility wait wake want watch weigh welcome widget wire word
+    local location log login lost made magic main make manifest markup match meeting membership merge meter min miss
+    missing mix mode model module moment monitor name network not note notebook number numbering object observe on open
+    option overdue overrun own pair panel parameter parentless parse parser part partition patch path pending phrase
+    picture piece place plan point policy port preflight prefork preload prewarm probe process program progress
+    prologue protocol public pull quantity query quorum rate read reap reason rebind rebuilt receive record recorder
+    recovery refuse registry reject relay release remote remove render renew renumber replace replaceable replacement
+    reply report request requirement resize restart restore result revive rewrite rich ring route row rule run safe
+    sample save schema screen script send serve server session set setting shard shell shown shutdown sight silent skip
+    snapshot socket source span spawn spec stack start state status step stop store style successor supervisor support
+    table tail terminal test text thread tick timeline timeout too tracebacks transfer transition translate translation
+    transport tree unpack unresponsive untranslatable up upload usage use value variable variant view visibility wait
+    wake want watch weigh welcome widget wire word
     background class collection decision exchange ids nowhere roots staged
     announced may autosave autosaver keep prepare context finish omission plain point rank sharded sharding survey unit
     aside buffer carry ddp index kind load memory rebuild refusal write
