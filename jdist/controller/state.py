@@ -93,6 +93,7 @@ class State:
         self._saves = Saves(m)
         self._autosaver = Autosaver(m, self._saves, new_name, lambda run: self._runs.abort(run, "interrupted"))
         self._runs.on_own_end = self._autosaver.handle_run_ended
+        self._runs.on_users_end = self._formation.handle_run_ended
         self._rank_loss = RankLoss(m, self._queries, self._runs, self._formation, own_runs, self._saves)
         self._rank_loss.on_loss = self._autosaver.handle_loss
         self._heartbeats = Heartbeats(m, self._rank_loss)
@@ -227,6 +228,7 @@ class State:
         added = self._resizing.admit_waiting()
         if added is not None:
             self._admission.welcome(added)
+        self._formation.retry_if_due()
         if m.phase in ("gathering", "ready") and m.is_dirty:
             self._formation.form_if_possible()
         self._autosaver.begin_if_possible()

@@ -85,18 +85,14 @@ class ControlThread:
         self._cells = CellRunner(kernel, spec.worker, streams)
         self._ending = ending.connected(cell_numbers(kernel.shell), self._cells.claim_output)
         self._observer = Observer(self._groups.log, self._groups.labels, self._cells.spans)
-        self._cells.digest_calls = self._observer.digests
-        self._cells.has_broken_group = lambda: self._groups.log.has_broken_group
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._imports = Imports(kernel.shell)
         self._profiler = CellProfiler(self._groups.log, self._observer.trace)
-        self._cells.profiled = self._profiler.around
         step_mark.connect(self._profiler.mark_step)
         self._sigint = sigint.install(kernel)
         self._debugger = Debugger(kernel, spec.worker, self._cells, self._sigint, self._groups.log, self._observer)
         self._observer.pause = self._debugger.place
         self._post_mortem = PostMortem(kernel.shell, self._debugger.is_user_code, self._hold)
-        self._cells.context, self._cells.on_outcome = self._post_mortem.begin, self._post_mortem.end
         known = (self._observer, self._debugger, self._post_mortem, self._profiler)
         self._queries = QueryHandler(spec, namespace, *known, self._user_names)
         self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
@@ -111,7 +107,7 @@ class ControlThread:
         saving.connect(self._saving)
         self._points = SavePoints(spec.worker, lambda: self._cells.spans.current, self._send, self._save_at)
         self._points.connect()
-        self._cells.metrics.connect()
+        self._connect_cells()
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)
         shell.adapt(kernel)
@@ -122,6 +118,16 @@ class ControlThread:
         parts = [self._groups.after_fork, streams.after_fork, self._debugger.after_fork, metrics_log.disconnect]
         disable_in_children(kernel, parts)
         self._handlers = self._make_handlers()
+
+    def _connect_cells(self) -> None:
+        """Give the cell runner what it calls around cells."""
+        cells = self._cells
+        cells.metrics.connect()
+        cells.digest_calls = self._observer.digests
+        cells.go_without_world = self._groups.go_without
+        cells.has_broken_group = lambda: self._groups.log.has_broken_group
+        cells.profiled = self._profiler.around
+        cells.context, cells.on_outcome = self._post_mortem.begin, self._post_mortem.end
 
     def _user_names(self, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Those of ``names`` that are the user's; a frame may have other values under jdist's names."""
@@ -155,7 +161,11 @@ class ControlThread:
         self._spawn(self._observer.prepare)
 
     def _spawn(self, target: Callable[..., Any], *args: Any) -> None:
-        threading.Thread(target=target, args=args, name="jdist-helper", daemon=True).start()
+        def run() -> None:
+            with self._cells.descriptors.lent():
+                target(*args)
+
+        threading.Thread(target=run, name="jdist-helper", daemon=True).start()
 
     # ------------------------------------------------------------ the main thread
 

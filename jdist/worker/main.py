@@ -20,6 +20,7 @@ from jdist.worker.cells.fd_capture import FdCapture
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import (
     flush_when_needed,
+    open_pipes,
     poll_until_subscribed,
     remember_subscribers,
     use_own_streams,
@@ -87,6 +88,7 @@ def main(spec_json: bytes) -> NoReturn:
     _pack_fast(app.session)
     control.start()
     poll_until_subscribed(app.iopub_thread, _SUBSCRIBER_POLL)
+    open_pipes(app.iopub_thread)
     app.start()
     ending.finish()
 

@@ -269,6 +269,8 @@ class Driver:
                 self._generations.append(message.generation)
                 self._halted_since_formed = False
                 assert not self.state.model.runs.running, "a world was formed while a run was running"
+            case ExecuteCell() if message.unformed:
+                assert self.state.model.phase == "failed"
             case ExecuteCell() if not message.in_run:
                 assert not self._halted_since_formed, "a run was started in a generation that a halt has broken"
                 assert self.state.model.phase == "ready"

@@ -37,6 +37,7 @@ class Formation:
         self._failed: dict[int, str] = {}  # Those of them that said why they cannot.
         self._store: tuple[str, int] | None = None
         self._store_failed = False
+        self._may_retry = False  # A cell has run since the world could not be formed, and may have removed the cause.
         # Client, name and answer of each request that is done when the world is formed: with the next generation to be
         # begun, and with the one that is being formed.
         self._waiting: list[tuple[str, str, RankReplyBody]] = []
@@ -138,6 +139,20 @@ class Formation:
         return (f"mesh {text} is gone: it does not fit {len(self._model.world.ranks)} ranks; make one that does",)
 
     # ------------------------------------------------------------ a generation
+
+    def handle_run_ended(self) -> None:
+        """A user's run has ended: if the world could not be formed before it, try again."""
+        self._may_retry = self._model.phase == "failed"
+
+    def retry_if_due(self) -> None:
+        """Try to form a world again that could not be formed, once no run is left."""
+        m = self._model
+        if self._may_retry and m.is_unformed and not m.runs.running:
+            self._may_retry = False
+            transition(m, "gathering", "a cell has run since it could not be formed")
+            m.reason = ""
+            m.is_dirty = True
+            self.mend_store()
 
     def form_if_possible(self) -> None:
         """Begin the next generation if every rank is up and free, and the store listens."""
@@ -246,10 +261,14 @@ class Formation:
 
     def refuse_waiting(self, reason: str, why_not_run: str = "") -> None:
         """The world will not be formed soon: refuse the requests that wait for it, and end the users' cells that do."""
+        self.refuse_requests(reason)
+        self._runs.end_waiting(why_not_run or reason)
+
+    def refuse_requests(self, reason: str) -> None:
+        """Refuse the requests that wait for the world."""
         for client, request, _ in [*self._underway, *self._waiting]:
             self._model.refuse(client, request, reason)
         self._underway, self._waiting = [], []
-        self._runs.end_waiting(why_not_run or reason)
 
     def fail(self, reason: str) -> None:
         """The world cannot be formed; what waits for it is refused."""
@@ -257,9 +276,13 @@ class Formation:
         self.abandon(reason)
         transition(m, "failed", reason)
         m.reason = reason
+        self._may_retry = False
         text = f"the world could not be formed: {reason}"
-        self.refuse_waiting(reason, text)
-        m.broadcast(Notice(text, remedies=m.remedies()))
+        if m.is_unformed:  # each cell will say so
+            self.refuse_requests(reason)
+        else:
+            self.refuse_waiting(reason, text)
+            m.broadcast(Notice(text, remedies=m.remedies()))
 
     def handle_group_made(self, node: Node, message: groups.GroupMade) -> None:
         rank = self._model.world.rank_of(node, message.worker)

@@ -118,6 +118,12 @@ class Model(HasPhase[Phase]):
             return f"the world is not formed: {self.reason}"
         return self.missing_nodes() or self.missing_ranks() or ("" if self.world.ranks else self.unknown_ranks(()))
 
+    @property
+    def is_unformed(self) -> bool:
+        """Whether the world could not be formed although no process is missing: cells may still remove the cause."""
+        here = all(node.is_here for node in self.world.nodes.values())
+        return self.phase == "failed" and here and all(rank.has_process for rank in self.world.ranks.values())
+
     def unknown_ranks(self, ranks: Iterable[int]) -> str:
         """Why these are no ranks of the world; "" if they are."""
         known = self.world.ranks
@@ -146,6 +152,8 @@ class Model(HasPhase[Phase]):
 
     def remedies(self) -> tuple[Remedy, ...]:
         """Suggested actions against what the world lacks now; empty if it lacks nothing."""
+        if self.is_unformed:
+            return (Remedy("run_cell", "remove the cause; every rank keeps its names"),)
         if self.phase == "failed":
             lost = RankSet(r.rank for r in self.world.ranks.values() if r.phase == "gone")
             if lost and len(lost) < len(self.world.ranks):

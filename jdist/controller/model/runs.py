@@ -225,10 +225,10 @@ class RunBook:
         self.queued.append(run)
         return tuple(r.number for r in ahead)
 
-    def startable(self, *, is_ready: bool = True) -> list[Run]:
+    def startable(self, *, is_ready: bool = True, is_unformed: bool = False) -> list[Run]:
         """Queued runs that may start now, oldest first; they are taken from the queue.
 
-        Those that run in paused frames alone need no world that ``is_ready``.
+        Those that run in paused frames alone need no world that ``is_ready``. Where it ``is_unformed``, no user's does.
         """
         if not self.queued:
             return []
@@ -241,7 +241,8 @@ class RunBook:
             places = self._places(run)
             outer = {rank: self.running[number] for rank, number in places if number}
             is_free = all(rank not in (outer[rank].taken | entered if rank in outer else taken) for rank in run.ranks)
-            may_start = is_free and not claimed & places and (is_ready or outer.keys() == set(run.ranks))
+            needs_no_world = outer.keys() == set(run.ranks) or (is_unformed and not run.is_own)
+            may_start = is_free and not claimed & places and (is_ready or needs_no_world)
             run.inside = {rank: around.number for rank, around in outer.items()}
             (ready if may_start else waiting).append(run)
             claimed |= places

@@ -35,6 +35,7 @@ class RunLifecycle:
         self._own_runs = own_runs
         self._silent_mismatch = silent_mismatch
         self.on_own_end: Callable[[Run], None] = lambda _: None  # Called with a run of the controller's own.
+        self.on_users_end: Callable[[], None] = lambda: None  # Called when any other run has ended.
 
     def handle_run_cell(self, client: str, message: messages.RunCell) -> None:
         m = self._model
@@ -58,7 +59,7 @@ class RunLifecycle:
             return f"{len(m.runs.queued)} cells wait already; the cell was not run"
         if message.ranks and m.runs.paused().keys() >= set(message.ranks):
             return ""  # it runs where they are paused, whatever else the world lacks
-        if m.phase == "failed":
+        if m.phase == "failed" and not m.is_unformed:
             return f"the world is not formed: {m.reason}"
         missing = m.missing_nodes()
         if missing:
@@ -69,13 +70,21 @@ class RunLifecycle:
         return m.unknown_ranks(message.ranks)
 
     def start_ready(self) -> None:
-        """Start the runs whose ranks are free or paused; while the world is not formed, only in paused frames."""
+        """Start the runs whose ranks are free or paused; while the world is being formed, only in paused frames.
+
+        In a world that could not be formed, users' cells run without it.
+        """
         m = self._model
-        for run in m.runs.startable(is_ready=m.phase == "ready" and not m.is_dirty):
+        is_unformed = m.is_unformed
+        is_ready = m.phase == "ready" and not m.is_dirty
+        for run in m.runs.startable(is_ready=is_ready, is_unformed=is_unformed):
             m.runs.start(run, m.now)
             if run.is_setup:
                 self._own_runs.remember(run)
             m.tell(run, messages.RunStarted(run.number))
+            if is_unformed and not run.is_internal:
+                what = "the world is not formed, so calls of torch.distributed fail in this cell"
+                m.tell(run, Notice(f"{what}: {m.reason}", run.number))
             for number in run.ranks:
                 m.world.ranks[number].last_run = run.number
             for around in sorted({run.inside.get(rank, 0) for rank in run.ranks}):
@@ -97,6 +106,7 @@ class RunLifecycle:
                 in_run=around,
                 profile=run.profile,
                 first_line=run.first_line,
+                unformed=self._model.reason if self._model.is_unformed else "",
             )
             self._model.send_to_node(node_rank, cell)
 
@@ -182,6 +192,8 @@ class RunLifecycle:
         m.tell(run, messages.RunEnded(run.number, run.reason, seconds, run.first_to_blame))
         if run.is_own:
             self.on_own_end(run)
+        else:
+            self.on_users_end()
 
     def handle_interrupt(self, client: str, message: messages.Interrupt) -> None:
         """Abort runs, of some ranks or one by its number; queued ones end at once."""

@@ -178,6 +178,7 @@ class ExecuteCell(Message, frozen=True):
     in_run: int = 0  # The run that is paused on these workers, in whose chosen frame the cell runs.
     profile: ProfileOptions | None = None  # As in `RunCell`, and so is this.
     first_line: int = 1
+    unformed: str = ""  # Why the world could not be formed: the cell runs without one.
 
 
 class CellRefused(Message, frozen=True):

@@ -97,6 +97,7 @@ class FdCapture:
             self._stream.write, self._stream.flush = text.write, text.flush  # for who holds it, such as loggers
 
     def _pump(self) -> None:
+        self._write("")  # The stream's socket for this thread is opened now: later, no descriptor may be left for it.
         unsent = 0
         while True:
             ready, _, _ = select.select([self._read_end, self._wake_read], [], [])

@@ -28,8 +28,10 @@ from jdist.worker.cells.cuda_context import CudaContext
 from jdist.worker.cells.outcome import outcome_of
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import allow_input, allows_input, main_lock, wake_toolkit_loop
+from jdist.worker.descriptors import DescriptorReserve
 from jdist.worker.kernel.appearance import remove_prompts
 from jdist.worker.kernel.forked import end_with_cell
+from jdist.worker.kernel.guarded import described
 from jdist.worker.kernel.shell import last_error_kept
 from jdist.worker.metrics.publisher import MetricPublisher
 from jdist.worker.observe.observer import RunSpans
@@ -65,6 +67,8 @@ class CellRunner:
         self.context: Callable[[ExecuteCell], AbstractContextManager[None]] = lambda _cell: nullcontext()
         self.on_outcome: Callable[[ExecuteCell, BaseException | None], None] = lambda _cell, _error: None
         self.on_end: Callable[[int], None] = lambda _run: None
+        self.go_without_world: Callable[[str], None] = lambda _reason: None
+        self.descriptors = DescriptorReserve()
         self.is_inner = False  # Whether the cell runs in a paused frame of another.
         self._within = threading.RLock()  # Held while it does.
         self.idle = threading.Event()  # Set by the end of a cell, cleared by the beginning of the next.
@@ -102,20 +106,28 @@ class CellRunner:
             if self._is_closed:
                 self.refuse(cell, "the rank's process is ending")
                 return
-            self._streams.catch_up()  # what children of the last cell have written since its end is the last cell's
-            self.children.begin()  # before the cell can be aborted, which looks for its children
-            self._begin(cell)
-            kernel.pre_handler_hook()
-            self._streams.restore()  # threads may have replaced them since the last cell
-            remove_prompts()
+            failure: BaseException | None = None
             try:
+                with self.descriptors.lent():
+                    self._prepare(cell)
                 with self.profiled(cell), self.context(cell):
                     await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
-            except (Exception, KeyboardInterrupt):  # as ipykernel does: the kernel outlives it
+            except (Exception, KeyboardInterrupt) as e:  # as ipykernel does: the kernel outlives it
                 kernel.log.exception("run %d ended outside the cell", cell.run)
+                failure = e
             finally:
                 kernel.post_handler_hook()
-                self._end_if_on(cell)
+                self._end_if_on(cell, failure)
+
+    def _prepare(self, cell: ExecuteCell) -> None:
+        self._streams.catch_up()  # what children of the last cell have written since its end is the last cell's
+        self.children.begin()  # before the cell can be aborted, which looks for its children
+        self._begin(cell)
+        self._kernel.pre_handler_hook()
+        self._streams.restore()  # threads may have replaced them since the last cell
+        remove_prompts()
+        if cell.unformed:
+            self.go_without_world(cell.unformed)
 
     def run_within(self, cell: ExecuteCell, names: AbstractContextManager[None]) -> None:
         """Run a cell now, in this thread, in the middle of another; ``names`` gives the shell the names it sees."""
@@ -133,10 +145,11 @@ class CellRunner:
             shell.loop_runner = _refuse_await
             with names:
                 shell.run_cell(cell.code, store_history=not cell.is_internal)
-        except (Exception, KeyboardInterrupt):
+        except (Exception, KeyboardInterrupt) as e:
             kernel.log.exception("run %d ended outside the cell", cell.run)
+            self._end_if_on(cell, e)
         finally:
-            self._end_if_on(cell)
+            self._end_if_on(cell, None)
             shell.displayhook.exec_result, shell.loop_runner = result, runner
             allow_input(kernel, has_input)
             self._cell, self._parent, self._began = outer
@@ -216,14 +229,22 @@ class CellRunner:
     def _set_parent(self) -> None:
         self._kernel.set_parent([AGENT_IDENTITY.encode()], self._parent)
 
-    def _end_if_on(self, cell: ExecuteCell) -> None:
-        """End a cell that could not report its end."""
+    def _end_if_on(self, cell: ExecuteCell, failure: BaseException | None) -> None:
+        """End a cell that could not report its end, or could not be begun."""
         if self.spans.is_due(cell.run):
             error = ErrorInfo("KeyboardInterrupt", "the cell was stopped before it could report how it ended")
+            if failure is not None and not isinstance(failure, KeyboardInterrupt):
+                error = ErrorInfo(type(failure).__name__, f"outside of the cell's own code: {described(failure)}")
+            if self._cell is None:
+                self._begin(cell)
             self._end(RankDone(cell.run, self._worker, "error", self._seconds(), error=error))
 
     def _handle_end(self, result: Any) -> None:
         """IPython reports that a cell is over: ours, or one of a console, or one that a cell itself runs."""
+        with self.descriptors.lent():
+            self._report_end(result)
+
+    def _report_end(self, result: Any) -> None:
         cell = self._cell
         if cell is not None and result is not None and result.info.raw_cell != cell.code:
             return

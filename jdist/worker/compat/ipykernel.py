@@ -14,7 +14,7 @@ from ipykernel.iostream import IOPubThread
 PRIVATE = {
     "ipykernel.kernelbase.Kernel": "_allow_stdin _main_asyncio_lock _post_dummy_stop_aborting_message",
     "ipykernel.ipkernel.IPythonKernel": "_cancel_on_sigint",
-    "ipykernel.iostream.IOPubThread": "_handle_subscription _xpub_stream",
+    "ipykernel.iostream.IOPubThread": "_event_pipe _handle_subscription _xpub_stream",
     "ipykernel.iostream.OutStream": "_buffers _flush _isatty",
     "ipykernel.zmqshell.ZMQInteractiveShell": "_last_traceback _showtraceback",
     "IPython.core.formatters.BaseFormatter": "_check_return _return_type",
@@ -178,6 +178,15 @@ def write_to_a_terminal(stream: Any, fd: int) -> None:
     """Have an ipykernel OutStream say that it is a terminal, with this file descriptor."""
     stream._isatty = True
     stream.fileno = lambda: fd
+
+
+def open_pipes(thread: Any) -> None:
+    """Open the sockets by which this thread and the IOPub thread itself pass messages to it.
+
+    ipykernel opens a thread's when it is first used, for which a cell may have left no file descriptor.
+    """
+    thread.io_loop.add_callback(lambda: thread._event_pipe)
+    assert thread._event_pipe is not None
 
 
 def remember_subscribers() -> None:

@@ -22,8 +22,8 @@ from torch.distributed import distributed_c10d as c10d
 
 # The private names that can be looked up without an object of their class, by what has them.
 PRIVATE = {
-    "torch.distributed.distributed_c10d": "_abort_process_group _new_process_group_helper _resolve_process_group "
-    "_set_pg_timeout _store_based_barrier _unregister_all_process_groups _update_default_pg",
+    "torch.distributed.distributed_c10d": "_abort_process_group _get_default_group _new_process_group_helper "
+    "_resolve_process_group _set_pg_timeout _store_based_barrier _unregister_all_process_groups _update_default_pg",
     "torch.distributed.distributed_c10d._world": "group_count pg_backend_config pg_group_ranks pg_map pg_names "
     "pg_to_tag tags_to_pg",
     "torch.distributed": "_functional_collectives",
@@ -110,6 +110,21 @@ def forget_groups() -> None:
     c10d._world.group_count = 0
 
 
+_default_group = c10d._get_default_group
+
+
+def refuse_default_group(reason: str) -> None:
+    """Have whatever needs the default group raise ValueError with this reason; "": work as usual again."""
+
+    def refused() -> ProcessGroup:
+        raise ValueError(reason)
+
+    for name, module in list(sys.modules.items()):
+        held = vars(module).get("_get_default_group") if name.startswith("torch.") else None
+        if held is not None and (held is _default_group or getattr(held, "__name__", "") == refused.__name__):
+            module._get_default_group = refused if reason else _default_group  # type: ignore[attr-defined]
+
+
 def set_timeout(group: Any, timeout: timedelta) -> None:
     """Set the timeout of a group's collectives, from now on."""
     c10d._set_pg_timeout(timeout, group)
@@ -173,6 +188,39 @@ def _torch_cpu() -> ctypes.CDLL | None:
     except (OSError, ValueError, AttributeError):
         return None
     return library
+
+
+# ---------------------------------------------------------------- torch's own log
+
+_ERROR = 2  # c10's level of errors; warnings are 1.
+
+
+@functools.cache
+def _log_level() -> ctypes.c_int | None:
+    """The level from which on torch's C++ code logs, or None where a build of torch does not export it."""
+    try:
+        library = ctypes.CDLL(os.path.join(torch.__path__[0], "lib", "libc10.so"))
+        return ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):
+        return None
+
+
+_level_before: list[int] = []
+
+
+def mute_warnings() -> None:
+    """Have torch's C++ code log no warnings: it reports each connection that jdist ends, with a stack of 20 lines."""
+    level = _log_level()
+    if level is not None and not _level_before:
+        _level_before.append(level.value)
+        level.value = max(level.value, _ERROR)
+
+
+def unmute_warnings() -> None:
+    """Have it log warnings again, as before."""
+    level = _log_level()
+    if level is not None and _level_before:
+        level.value = _level_before.pop()
 
 
 # ---------------------------------------------------------------- observation

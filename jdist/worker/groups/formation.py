@@ -4,6 +4,8 @@ It chooses a backend, meets the others at the store, makes the groups, and check
 """
 
 import contextlib
+import os
+import socket
 import sys
 import threading
 import time
@@ -122,6 +124,8 @@ class RankFormation:
     def init_world(self) -> None:
         """Meet the other ranks and make the default group."""
         rank, world_size = self.rank, self.form.world_size
+        if "gloo" in self.backend:
+            _check_interfaces("GLOO_SOCKET_IFNAME")
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
             torch_compat.use_gpu(self.device)
@@ -215,6 +219,18 @@ class RankFormation:
             environment.set_for_children(store)
         texts = store.multi_get([f"facts/{r}" for r in range(world_size)])
         return {r: msgspec.json.decode(text, type=Facts) for r, text in enumerate(texts)}
+
+
+def _check_interfaces(variable: str) -> None:
+    """Raise LaunchError if a variable names a network interface that does not exist; gloo's error names no variable."""
+    here = [name for _, name in socket.if_nameindex()]
+    wanted = [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
+    missing = [name for name in wanted if name not in here]
+    if missing:
+        raise LaunchError(
+            f"{variable}={os.environ[variable]} names no network interface of {socket.gethostname()}, which has "
+            f"{', '.join(here)}; set os.environ[{variable!r}] to one of these, or delete it"
+        )
 
 
 @contextlib.contextmanager

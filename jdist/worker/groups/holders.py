@@ -40,6 +40,7 @@ class Replacement:
         self._old = old
         self._new: dict[int, Any] = {id(o): n for o, n in zip(old, new, strict=True)}
         self._remade: list[Any] = []  # Immutable holders whose place others have taken: their ids must stay theirs.
+        self.unsearched: set[str] = set()  # Holders whose own code failed.
         self._own: set[int] = {id(old), id(self._remade), id(self.__dict__)}
 
     def run(self, nearby: Iterable[Any]) -> list[str]:
@@ -138,7 +139,17 @@ class Replacement:
         return tuple.__new__(type(value), mixed) if _is(value, tuple) else type(value)(mixed)
 
     def _replace_in(self, holder: Any) -> bool:
-        """Replace inside one container, instance, class, function, partial or closure; whether anything was held."""
+        """Replace inside one container, instance, class, function, partial or closure; whether anything was held.
+
+        What a holder's own code raises, such as an ``items`` of the user's, costs this holder alone.
+        """
+        try:
+            return self._replace_in_one(holder)
+        except BaseException as e:  # SystemExit as well: the world must be formed
+            self.unsearched.add(f"a {type(holder).__name__} raised {type(e).__name__} as it was searched")
+            return False
+
+    def _replace_in_one(self, holder: Any) -> bool:
         if _is(holder, list | deque):
             found = [(i, made) for i, value in enumerate(list(holder)) if (made := self.replacement(value)) is not None]
             for i, made in found:
@@ -196,8 +207,8 @@ class Replacement:
         return True
 
     def _replace_attributes(self, holder: Any) -> bool:
-        entries = getattr(holder, "__dict__", None)
-        is_changed = self._replace_in_dict(entries) if type(entries) is dict else False
+        entries = instance_dict(holder)
+        is_changed = self._replace_in_dict(entries) if entries is not None else False
         for slot in _slots(type(holder)):
             with contextlib.suppress(AttributeError):  # it is empty
                 made = self.replacement(slot.__get__(holder))
@@ -210,6 +221,15 @@ class Replacement:
 def _is(value: Any, kind: Any) -> bool:
     """As isinstance, but without asking the value: a proxy may do anything then."""
     return issubclass(type(value), kind)
+
+
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """The attributes of an instance, also of one that forbids access to them or whose access runs code; None: none."""
+    with contextlib.suppress(Exception):
+        found = object.__getattribute__(value, "__dict__")
+        if type(found) is dict:
+            return found
+    return None
 
 
 def _slots(of: type) -> Iterator[Any]:

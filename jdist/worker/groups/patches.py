@@ -19,10 +19,11 @@ from torch.distributed import distributed_c10d as c10d
 from jdist.core.errors import UsageError
 from jdist.core.messages.groups import GroupSpec
 from jdist.worker.cells import script
+from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.callbacks import waits
 from jdist.worker.gloo.connections import remember_receives
+from jdist.worker.groups import rebind
 from jdist.worker.groups.formation import FOREVER
-from jdist.worker.groups.rebind import remember_ddp_modules
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.observe.call_log import OWN_FILES, CallLog
 from jdist.worker.observe.main_thread import STORE_WAITS, WORK_WAITS
@@ -41,12 +42,12 @@ def install(groups: GroupRegistry) -> None:
         for module_name, module in list(sys.modules.items()):
             if module_name.startswith("torch.distributed") and vars(module).get(name) is original:
                 setattr(module, name, patched)
-    OWN_FILES.update({__file__, inspect.getfile(GroupRegistry)})
+    OWN_FILES.update({__file__, inspect.getfile(GroupRegistry), rebind.__file__, torch_compat.__file__})
     _mark_store_waits()
     waits.install()  # first: the frame that the next line adds is seen by worker/observe
     _mark_work_waits(groups.log)
     remember_receives()
-    remember_ddp_modules()
+    rebind.remember_ddp_modules()
     groups.environment.install()
     groups.rpc.install()
     groups.log.install()
@@ -59,6 +60,8 @@ def _patched(original: Callable[..., Any], in_cell: Callable[..., Any], groups: 
     @functools.wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
         if not groups.is_in_cell:
+            if groups.why_unformed and in_cell is _init_process_group:
+                raise UsageError(groups.why_unformed)
             if in_cell in _OF_THE_WORLD and groups.forget_inherited() and in_cell is _destroy_process_group:
                 return None  # a forked child has no part in the world that it would destroy
             return original(*args, **kwargs)

@@ -14,7 +14,7 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from jdist.worker.compat.torch import make_new_reducer, move_ddp
-from jdist.worker.groups.holders import Replacement
+from jdist.worker.groups.holders import Replacement, instance_dict
 from jdist.worker.values import ddp
 
 # The ends of a notice about what the user has to make again.
@@ -80,6 +80,7 @@ def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: di
     replacement = Replacement(old, [new[id(group)] for group in old])
     suspended = replacement.run(_reachable(namespace))
     notices += [f"{each} still holds a group of the last generation; {AGAIN}" for each in suspended]
+    notices += [f"{each}; if it holds a group, {AGAIN}" for each in sorted(replacement.unsearched)]
     for holder, groups_inside in replacement.left():
         kind, held = type(holder).__name__, sorted({names[id(group)] for group in groups_inside})
         notices.append(f"a {kind} still holds the old handle of {', '.join(held)}; make that {kind} again{ON_REFORM}")
@@ -93,17 +94,26 @@ def _reachable(namespace: dict[str, Any]) -> Iterator[Any]:
     while waiting:
         holder = waiting.popleft()
         yield holder
-        entries = holder if isinstance(holder, list | set | dict) else vars(holder)
-        for value in list(entries.values() if isinstance(entries, dict) else entries):
+        for value in _entries(holder):
             if id(value) not in seen and len(seen) < _WALK_LIMIT and _may_hold_groups(value):
                 seen.add(id(value))
                 waiting.append(value)
 
 
+def _entries(holder: Any) -> list[Any]:
+    """The values in a container or an instance, by no code of the user's."""
+    for kind in (list, set):
+        if issubclass(type(holder), kind):
+            return list(kind.__iter__(holder))
+    entries = holder if issubclass(type(holder), dict) else instance_dict(holder)
+    return [] if entries is None else list(dict.values(entries))
+
+
 def _may_hold_groups(value: Any) -> bool:
-    if isinstance(value, dict | list | set):
+    kind = type(value)
+    if issubclass(kind, dict | list | set):
         return True
-    if isinstance(value, type | ModuleType | FrameType) or not isinstance(getattr(value, "__dict__", None), dict):
+    if issubclass(kind, type | ModuleType | FrameType) or instance_dict(value) is None:
         return False
-    owner = value.__self__ if isinstance(value, MethodType) else value
-    return type(owner).__module__.partition(".")[0] not in _SHELLS
+    owner = type(value.__self__) if kind is MethodType else kind
+    return owner.__module__.partition(".")[0] not in _SHELLS

@@ -32,6 +32,8 @@ from jdist.worker.observe.call_log import CallLog
 
 _log = logging.getLogger("jdist.worker")
 
+_ABANDONED = 5.0  # Seconds for a formation that was given up to end.
+
 
 class GroupRegistry:
     """This worker's process groups. Callable from any thread; ``form`` only while no cell runs.
@@ -53,6 +55,7 @@ class GroupRegistry:
         self._newest = 0
         self._abandoned = threading.Event()
         self._formation: RankFormation | None = None  # The generation's that is held.
+        self.why_unformed = ""  # Why there is no world in the cell that runs; "" if there is one.
         self._groups: dict[object, Any] = {}
         self._previous: dict[object, Any] = {}  # the last generation's, to which users' handles still lead
         self._made: list[GroupSpec] = []
@@ -150,11 +153,28 @@ class GroupRegistry:
                 self._destroyed.add(index)
                 del self._groups[index]
 
+    def go_without(self, reason: str) -> None:
+        """Have a cell run without a world, which could not be formed for this reason; before it runs."""
+        with self._turn:
+            self._abandoned.set()
+        if self._lock.acquire(timeout=_ABANDONED):
+            try:
+                self._leave((), _ABANDONED)
+            finally:
+                self._lock.release()
+        self._set_unformed(f"the world is not formed: {reason}")
+
+    def _set_unformed(self, reason: str) -> None:
+        if reason != self.why_unformed:
+            self.why_unformed = reason
+            torch_compat.refuse_default_group(reason)
+
     # ------------------------------------------------------------ in a forked child
 
     def after_fork(self) -> None:
         """In a forked child: stop logging and patching calls; torch keeps the world until `forget_inherited`."""
         self._formation, self._is_forked = None, True
+        self._set_unformed("")
 
     def forget_inherited(self) -> bool:
         """In a forked child, take the rank's groups out of torch's registries, once; whether that was done.
@@ -184,6 +204,7 @@ class GroupRegistry:
                 if form.generation < self._newest:
                     raise LaunchError(f"generation {form.generation} was given up for {self._newest}")
                 abandoned = self._abandoned = threading.Event()
+            self._set_unformed("")
             formation = RankFormation(form, rank, gpu_index, self.store_client, abandoned)
             formation.set_environment(self.environment)
             self._leave(form.cut, form.timeout)
@@ -204,6 +225,7 @@ class GroupRegistry:
             notices = self._adopt(formation, groups)
             notices += self.rpc.agree({r: of.rpc for r, of in facts.items()}, rank, form.generation)
             release()
+            torch_compat.unmute_warnings()
         device, listeners = str(formation.device), tuple(sorted(own))
         return WorldFormed(worker, form.generation, device, listeners, notices, on_reform.is_wanted())
 

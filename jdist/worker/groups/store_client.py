@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed import Store, TCPStore
 
 from jdist.core.errors import LaunchError
+from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, connections_to, shut_down
 
 _CONNECT = 30.0  # Seconds to connect to the store.
@@ -99,6 +100,7 @@ class StoreClient:
         """Shut down this client's connection, if it is still the one in use; None: whichever is."""
         with self._lock:
             if self._client is not None and client in (None, self._client[0]):
+                torch_compat.mute_warnings()  # until the world is formed again
                 ends, self._client = self._client[1], None
                 shut_down((), self.port, ends)
 

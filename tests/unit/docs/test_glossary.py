@@ -48,7 +48,7 @@ PLAIN = set(
     snapshot socket source span spawn spec stack start state status step stop store style successor supervisor support
     table tail terminal test text thread tick timeline timeout too tracebacks transfer transition translate translation
     transport tree unpack unresponsive untranslatable up upload usage use value variable variant view visibility wait
-    wake want watch weigh welcome widget wire word
+    wake want watch weigh welcome widget wire word descriptor descriptors reserve
     background class collection decision exchange ids nowhere roots staged
     announced may autosave autosaver keep prepare context finish omission plain point rank sharded sharding survey unit
     aside buffer carry ddp index kind load memory rebuild refusal write

@@ -22,8 +22,7 @@ from jdist.core.messages.membership import Restart
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import ExecuteCell, RunEnded
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
-from jdist.core.remedy import Remedy
-from support.driver import Driver
+from support.driver import Agent, Driver
 
 
 def test_the_first_generation_is_formed_on_every_rank_at_once() -> None:
@@ -59,7 +58,8 @@ def test_formed_of_another_generation_does_not_count() -> None:
     assert d.state.model.phase == "ready"
 
 
-def test_a_rank_that_cannot_join_fails_the_world_and_a_restart_mends_it() -> None:
+def unformed() -> tuple[Driver, Agent, int]:
+    """A world of two ranks, one of which cannot join it, and a cell that was sent before that was known."""
     d = Driver(nnodes=1, nproc=(2,))
     d.attach()
     agent = d.add_agent("a-0", forms=False)
@@ -69,9 +69,59 @@ def test_a_rank_that_cannot_join_fails_the_world_and_a_restart_mends_it() -> Non
     d.sleep(3.0)
     assert d.state.model.phase == "failed"
     assert "rank 1 (node 0, a-0) could not join the world: no such interface" in d.told(ClusterFacts)[-1].reason
-    assert d.kinds(first) == {0: "interrupted"}
-    assert d.run((0,)) == 0, "a failed world takes no cells"
-    assert "no such interface" in d.told(RequestRefused)[-1].reason
+    return d, agent, first
+
+
+def test_cells_run_in_a_world_that_could_not_be_formed_which_is_formed_again_after_each() -> None:
+    d, agent, first = unformed()
+    (cell,) = d.heard(ExecuteCell)
+    assert (cell.run, cell.workers) == (first, (0,))
+    assert "no such interface" in cell.unformed
+    (warning,) = [notice for notice in d.told(Notice) if notice.run == first]
+    assert "no such interface" in warning.text
+    second = d.run((1,))
+    d.finish(0)
+    assert d.state.model.phase == "failed", "a cell runs"
+    d.finish(1)
+    assert d.state.model.phase == "forming"
+    agent.says.append(WorldFailed(1, 2, "still not"))
+    d.settle()
+    d.sleep(3.0)
+    assert d.kinds(first) == {0: "value"}
+    assert d.kinds(second) == {1: "value"}
+    assert "still not" in d.told(ClusterFacts)[-1].reason
+    third = d.run((0, 1))
+    assert "still not" in d.heard(ExecuteCell)[-1].unformed
+    agent.forms = True
+    d.finish(0)
+    d.finish(1)
+    d.settle()
+    assert d.state.model.phase == "ready"
+    assert d.kinds(third) == {0: "value", 1: "value"}
+    d.run((0, 1))
+    assert d.heard(ExecuteCell)[-1].unformed == ""
+
+
+def test_what_needs_the_world_is_refused_while_it_is_not_formed() -> None:
+    d, _, _ = unformed()
+    d.say(MakeGroup("group", "pair", (0, 1)))
+    refused = d.told(RequestRefused)[-1]
+    assert "no such interface" in refused.reason
+    assert [remedy.action for remedy in refused.remedies] == ["run_cell"]
+
+
+def test_a_rank_that_dies_in_a_cell_without_a_world_is_replaced() -> None:
+    d, agent, first = unformed()
+    agent.forms = True
+    agent.kill(0)
+    d.settle()
+    assert d.kinds(first) == {0: "lost"}
+    assert d.state.model.phase == "ready"
+
+
+def test_a_restart_mends_a_world_that_could_not_be_formed() -> None:
+    d, agent, _ = unformed()
+    d.finish(0)
     agent.forms = True
     d.say(Restart("again", (1,)))
     d.settle()
@@ -90,8 +140,7 @@ def test_a_forming_that_takes_too_long_fails_and_names_the_missing_ranks() -> No
     assert d.state.model.phase == "forming"
     d.sleep(1.0)
     assert d.state.model.phase == "failed"
-    text = "the world could not be formed: ranks 2-3 did not join the world within 20 s"
-    assert d.told(Notice)[-1] == Notice(text, remedies=(Remedy("restart", "try again"),))
+    assert d.told(ClusterFacts)[-1].reason == "ranks 2-3 did not join the world within 20 s"
 
 
 @pytest.mark.parametrize("others_notice_first", [True, False])
