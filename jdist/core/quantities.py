@@ -2,8 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from jdist.core.errors import UsageError, nearest
 
@@ -89,6 +89,16 @@ def parse_amount(text: str) -> float:
     return float(text)
 
 
+def expression(text: str) -> str:
+    """An expression or a list of names, which ranks are to get as it was typed."""
+    return str(text)
+
+
+def expression_part(text: str) -> str:
+    """One of the words that are an expression together, with the quotes that a line may have around the word."""
+    return str(getattr(text, "typed", text))
+
+
 class HelpWanted(Exception):
     """The user asked for help instead of giving a command; the text is the help."""
 
@@ -99,12 +109,17 @@ class ArgumentParser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str = ""):
         super().__init__(prog=prog, description=description, add_help=False, allow_abbrev=False)
         self._negative_number_matcher = re.compile(r"^-\d")  # argparse knows -1; -2,-1 and -2--1 are ranks too
+        self._expand: Callable[[str], str] = str
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}\n{self.format_usage().strip()}")
 
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Like parse_args, but an unknown option is reported with the nearest known one. Raises HelpWanted."""
+    def parse(self, words: Sequence[str], expand: Callable[[str], str] = str) -> argparse.Namespace:
+        """Like parse_args, but an unknown option is reported with the nearest known one. Raises HelpWanted.
+
+        ``expand`` is applied to the value of each argument that is no expression.
+        """
+        self._expand = expand
         if {"-h", "--help"} & set(words):
             raise HelpWanted(self.format_help().strip())
         known = [s for a in self._actions for s in a.option_strings]
@@ -116,6 +131,10 @@ class ArgumentParser(argparse.ArgumentParser):
             hint = nearest(rest[0], known) if rest[0].startswith("-") else ""
             self.error(f"does not understand {' '.join(rest)}{hint}")
         return options
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        is_expression = action.type in (expression, expression_part)
+        return super()._get_value(action, arg_string if is_expression else self._expand(arg_string))
 
     def leading_options(self, words: Sequence[str]) -> tuple[int, set[str]]:
         """How many words at the beginning are options and their values, and which options these are."""

@@ -1,11 +1,14 @@
 """The magics ``%dist`` and ``%%dist``."""
 
 import contextlib
+import functools
 import itertools
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_local_scope, no_var_expand
+from IPython.utils.text import DollarFormatter
 
 from jdist.core.errors import UsageError
 from jdist.notebook import missing_names, verbs
@@ -40,25 +43,28 @@ class DistMagics(Magics):
         self.completer = RankCompleter(self.session)
         self.comm = ClusterComm(self.session) if screen.has_page else None
 
+    @no_var_expand  # or {…} in an expression would show what the notebook has
+    @needs_local_scope
     @line_cell_magic
-    def dist(self, line: str, cell: str | None = None) -> Any:
+    def dist(self, line: str, cell: str | None = None, local_ns: Mapping[str, Any] | None = None) -> Any:
         """``%dist`` lists the verbs, ``%dist VERB`` carries one out, ``%%dist`` runs the cell on every rank."""
+        expand = functools.partial(_expand, names={**self._shell.user_ns, **(local_ns or {})})
         try:
             if cell is not None:
                 with worded_errors():
-                    self._cell(line, cell)
+                    self._cell(line, cell, expand)
                 return None
             words = split_words(line)
             if words:
-                return verbs.call(self.session, words[0], words[1:])
+                return verbs.call(self.session, words[0], words[1:], expand)
             print(verbs.usage())
         except KeyboardInterrupt as e:
             raise Interrupted(*e.args) from None
         return None
 
-    def _cell(self, line: str, cell: str) -> None:
+    def _cell(self, line: str, cell: str, expand: Callable[[str], str]) -> None:
         s = self.session
-        o = cell_parser().parse(split_words(line))
+        o = cell_parser().parse(split_words(line), expand)
         cluster = s.cluster
         ranks = s.select_for_cell(o.ranks, o.group)
         if o.lead is not None and o.lead not in ranks:
@@ -129,6 +135,14 @@ class DistMagics(Magics):
         if below.startswith("%%") and (self.session.is_auto or ranks_part(below, is_auto=False) is not None):
             return below.splitlines(keepends=True)  # IPython takes a cell's magic from its first line only
         return ["%%dist\n", *lines] if self.session.is_auto and ranks_part(code, is_auto=True) else lines
+
+
+def _expand(text: str, names: Mapping[str, Any]) -> str:
+    """``{…}`` and ``$name`` replaced by what the notebook has, as in IPython's own magics; unchanged if that fails."""
+    try:
+        return DollarFormatter().vformat(text, (), names)
+    except Exception:  # whatever an expression of the user's raises
+        return str(text)
 
 
 def _first_line(shell: Any, cell: str) -> int:

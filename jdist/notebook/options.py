@@ -4,12 +4,13 @@ import argparse
 import functools
 import re
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from jdist.client.expressions import split_outside
 from jdist.client.profile.options import parse_schedule
 from jdist.core.errors import UsageError
-from jdist.core.quantities import ArgumentParser, parse_count, parse_duration
+from jdist.core.quantities import ArgumentParser, expression, parse_count, parse_duration
 from jdist.core.settings import ON_DEATH
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.text.remedy_text import typed
@@ -19,6 +20,22 @@ _START_OPTIONS = (  # Those that :meth:`AsyncCluster.start` takes under the same
     *("fork", "on_death", "warm", "min_nodes", "bind_host"),
 )
 _WHOLLY_QUOTED = re.compile(r"""(['"])(?:(?!\1).)*\1\Z""", re.DOTALL)
+_QUOTED_IN_BRACES = re.compile(r"""[^'"]*\{[^}'"]*['"]""")
+
+
+class Word(str):
+    """A word of a line, without the quotes around it. ``typed`` is the word with them."""
+
+    __slots__ = ("typed",)
+    typed: str
+
+    @classmethod
+    def read(cls, typed: str) -> "Word":
+        """Raises ValueError for a final backslash, as in ``--name=\\``."""
+        is_quoted = _WHOLLY_QUOTED.match(typed) or (typed[0] == "-" and not _QUOTED_IN_BRACES.match(typed))
+        word = cls(shlex.split(typed)[0] if is_quoted else typed)
+        word.typed = typed
+        return word
 
 
 def split_words(line: str) -> list[str]:
@@ -26,11 +43,16 @@ def split_words(line: str) -> list[str]:
 
     Quotes around a whole word or option's value are dropped. Raises UsageError for an open quote or final backslash.
     """
-    words = [w for w in split_outside(line, " \t\n") if w]
     try:
-        return [shlex.split(w)[0] if w[0] == "-" or _WHOLLY_QUOTED.match(w) else w for w in words]
-    except ValueError as e:  # shlex finds its own fault, such as an escape of nothing in `--name=\`
+        return [Word.read(typed) for typed in split_outside(line, " \t\n") if typed]
+    except ValueError as e:
         raise UsageError(f"{line.strip()}: {e}") from None
+
+
+def join_expression(words: Sequence[str]) -> str:
+    """The expression that consists of these parts. Quotes around all of it are dropped, those inside it are kept."""
+    text = " ".join(words)
+    return text[1:-1] if _WHOLLY_QUOTED.match(text) else text
 
 
 @functools.cache
@@ -40,7 +62,8 @@ def cell_parser() -> ArgumentParser:
     p.add_ranks()
     p.add_argument("-t", "--timeout", type=parse_duration, help="seconds (20s, 5m) until every rank is interrupted")
     p.add_argument("-o", "--out", metavar="NAME", help="bind the CellRun to this name in the notebook")
-    p.add_argument("-p", "--pull", metavar="NAME[,NAME]", help="pull these variables at the end, as {rank: value}")
+    pull = "pull these variables at the end, as {rank: value}"
+    p.add_argument("-p", "--pull", type=expression, metavar="NAME[,NAME]", help=pull)
     p.add_argument("-b", "--background", action="store_true", help="return immediately; output continues in this cell")
     p.add_argument("--hold", action="store_true", help="pause a rank that fails where it failed; nothing is torn down")
     p.add_argument("--setup", action="store_true", help="remember the cell and run it again on fresh ranks")

@@ -49,11 +49,11 @@ class Verb(Struct, frozen=True):
             add(parser)
         return parser
 
-    def __call__(self, session: Session, words: Words) -> Any:
+    def __call__(self, session: Session, words: Words, expand: Callable[[str], str] = str) -> Any:
         """Carry it out. Raises UsageError, and HelpWanted for ``--help``."""
         own, rest = self.split(words)
-        options = self.parser().parse(own)
-        options.words, options.rest = words, rest
+        options = self.parser().parse(own, expand)
+        options.rest = [expand(word) for word in rest]
         return self.function(session, options)
 
 
@@ -68,8 +68,8 @@ def verb(
 ) -> Callable[[Callable[[Session, Namespace], Any]], Callable[[Session, Namespace], Any]]:
     """Registers a function as a verb; its docstring is the verb's help, and its result that of ``%dist``.
 
-    It gets the session and the options: ``options.words`` are all its words, ``options.rest`` those that ``split`` cut
-    off. A command first attaches to the cluster that it names, or the newest, unless ``attaches(words)`` is false.
+    It gets the session and the options; ``options.rest`` are the words that ``split`` cut off. A command first attaches
+    to the cluster that it names, or the newest, unless ``attaches(words)`` is false.
     """
 
     def register(function: Callable[[Session, Namespace], Any]) -> Callable[[Session, Namespace], Any]:
@@ -84,13 +84,16 @@ def usage() -> str:
     return "\n".join(f"{typed(name.ljust(10))} {found.summary}" for name, found in VERBS.items())
 
 
-def call(session: Session, name: str, words: Words) -> Any:
-    """Carry out a verb. Raises UsageError naming the nearest."""
+def call(session: Session, name: str, words: Words, expand: Callable[[str], str] = str) -> Any:
+    """Carry out a verb. Raises UsageError naming the nearest.
+
+    ``expand`` is applied to each word that is neither an option's name nor part of an expression.
+    """
     if name not in VERBS:
         raise UsageError(f"{typed('').rstrip()} has no verb {name!r}{nearest(name, VERBS)}")
     try:
         with worded_errors():
-            return VERBS[name](session, words)
+            return VERBS[name](session, words, expand)
     except HelpWanted as text:
         session.echo(str(text))
         return None

@@ -4,13 +4,13 @@ from argparse import Namespace
 
 from jdist.core.errors import UsageError
 from jdist.core.manifest import by_reason
-from jdist.core.quantities import format_bytes, format_duration, parse_count, parse_duration
+from jdist.core.quantities import expression, format_bytes, format_duration, parse_count, parse_duration
 from jdist.core.ranks import describe_ranks
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.registry import option, verb
 
-_NAMES = option("names", nargs="*", help="NAME[,NAME]; default: all variables that cells have defined")
+_NAMES = option("names", nargs="*", type=expression, help="NAME[,NAME]; default: all variables that cells have defined")
 
 
 @verb(

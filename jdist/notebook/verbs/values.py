@@ -8,19 +8,23 @@ from jdist.client.blocking import bridge
 from jdist.client.expressions import split_names
 from jdist.client.values.variable_table import SortKey
 from jdist.core.errors import UsageError, ValueFailed, nearest
+from jdist.core.quantities import expression, expression_part
 from jdist.core.ranks import RankSet
+from jdist.notebook.options import join_expression
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import TransferProgress
 from jdist.notebook.text.tables import table
 from jdist.notebook.text.variable_text import value_bundle, variable_rows
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
+_NAME = option("name", type=expression)
+_NAMES = option("names", type=expression)
 _OUT = option("-o", "--out", metavar="NAME", help="bind the result to this name; required for an expression")
 _FULL = option("--full", action="store_true", help="assemble DTensors first")
 _DIM = option("--dim", type=int, default=0, help="the dimension along which the value is split or joined")
 
 
-@verb("pull", option("names"), RANKS, _FULL, _OUT, attaches=None)
+@verb("pull", _NAMES, RANKS, _FULL, _OUT, attaches=None)
 def pull(s: Session, o: Namespace) -> None:
     """copy values to the notebook as {rank: value}: pull NAME[,NAME] [-r RANKS] [--full]"""
     pull_names(s, o.names, s.cluster.select(o.ranks, o.group), o.full, o.out)
@@ -48,7 +52,7 @@ def pull_names(s: Session, text: str, ranks: tuple[int, ...], full: bool = False
         raise error
 
 
-@verb("push", option("names"), RANKS, attaches=None)
+@verb("push", _NAMES, RANKS, attaches=None)
 def push(s: Session, o: Namespace) -> None:
     """copy the notebook's values to the ranks: push NAME[,NAME] [-r RANKS]"""
     names = split_names(o.names)
@@ -61,7 +65,7 @@ def push(s: Session, o: Namespace) -> None:
         progress.finish(f"pushed {', '.join(names)} to ranks {RankSet(ranks)}")
 
 
-@verb("scatter", option("name"), RANKS, _DIM, attaches=None)
+@verb("scatter", _NAME, RANKS, _DIM, attaches=None)
 def scatter(s: Session, o: Namespace) -> None:
     """distribute the parts of a value over the ranks: scatter NAME [--dim 0] [-r RANKS]"""
     ranks = s.cluster.select(o.ranks, o.group)
@@ -70,7 +74,7 @@ def scatter(s: Session, o: Namespace) -> None:
         progress.finish(f"scattered {o.name} along dimension {o.dim} to ranks {RankSet(ranks)}")
 
 
-@verb("gather", option("name"), RANKS, _DIM, _OUT, attaches=None)
+@verb("gather", _NAME, RANKS, _DIM, _OUT, attaches=None)
 def gather(s: Session, o: Namespace) -> None:
     """concatenate the ranks' values in the notebook: gather NAME [--dim 0] [-r RANKS]"""
     target = o.out or o.name
@@ -81,7 +85,7 @@ def gather(s: Session, o: Namespace) -> None:
         progress.finish(f"gathered {o.name} of ranks {RankSet(ranks)} along dimension {o.dim}")
 
 
-@verb("broadcast", option("name"), option("--src", type=int, default=0), attaches=None)
+@verb("broadcast", _NAME, option("--src", type=int, default=0), attaches=None)
 def broadcast(s: Session, o: Namespace) -> None:
     """copy one rank's value to every rank, directly between the ranks: broadcast NAME [--src 0]"""
     s.cluster.broadcast(o.name, o.src)
@@ -92,7 +96,7 @@ def broadcast(s: Session, o: Namespace) -> None:
     "restore",
     option("rank", help="the fresh rank, or several: 2,3"),
     option("--from", dest="src", type=int, required=True, metavar="RANK", help="a rank that was not replaced"),
-    option("names", nargs="+", help="such as model,optimizer; restore what belongs together at once"),
+    option("names", nargs="+", type=expression, help="such as model,optimizer; restore what belongs together at once"),
     attaches=None,
 )
 def restore(s: Session, o: Namespace) -> None:
@@ -102,7 +106,7 @@ def restore(s: Session, o: Namespace) -> None:
         s.echo(f"rank {rank} from rank {o.src}: " + ", ".join(f"{name} {what}" for name, what in done.items()))
 
 
-@verb("show", option("name"), RANKS)
+@verb("show", _NAME, RANKS)
 def show(s: Session, o: Namespace) -> None:
     """describe a value by rank: type, shape, dtype, device, mean, std, norm, NaN count: show NAME [-r RANKS]
 
@@ -113,7 +117,7 @@ def show(s: Session, o: Namespace) -> None:
 
 @verb(
     "vars",
-    option("pattern", nargs="*", help="names to list, as shell patterns: loss*,model"),
+    option("pattern", nargs="*", type=expression, help="names to list, as shell patterns: loss*,model"),
     RANKS,
     option("--sort", choices=get_args(SortKey), default="name", help="name, size or type"),
     option("--stats", action="store_true", help="add mean and norm, which reads every element"),
@@ -133,10 +137,10 @@ def list_variables(s: Session, o: Namespace) -> None:
         s.echo(note)
 
 
-@verb("check", option("expr", nargs="+"), RANKS)
+@verb("check", option("expr", nargs="+", type=expression_part), RANKS)
 def check(s: Session, o: Namespace) -> Any:
     """compare a value on all ranks, and name the first entry that differs: check EXPR [-r RANKS]"""
-    return s.cluster.check(" ".join(o.expr), s.cluster.select(o.ranks, o.group))
+    return s.cluster.check(join_expression(o.expr), s.cluster.select(o.ranks, o.group))
 
 
 def _chosen(s: Session, o: Namespace) -> Ranks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from IPython.core.interactiveshell import InteractiveShell
+from msgspec import json, structs
 
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.quantities import ArgumentParser, HelpWanted, parse_duration
 from jdist.notebook.magics import DistMagics
-from jdist.notebook.options import cell_parser, split_words, start_parser
+from jdist.notebook.options import cell_parser, join_expression, split_words, start_parser
 from jdist.notebook.output.screen import Bundle, Update
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import VERBS, call
+from jdist.notebook.verbs.registry import Verb
 
 
 def shown_twice(_: Bundle) -> None:
@@ -325,6 +328,8 @@ def test_any_words_after_a_verb_are_a_usage_error_at_worst(verb: str, line: str)
         ("pull 'a, b' -o x", ["pull", "a, b", "-o", "x"]),
         ("start --name='my cluster'", ["start", "--name=my cluster"]),
         ("run train.py 'two words'", ["run", "train.py", "two words"]),
+        ("start --name={d['a b']}", ["start", "--name={d['a b']}"]),
+        ("""start --name="{d['a b']}" """, ["start", "--name={d['a b']}"]),
     ],
 )
 def test_words_keep_an_expressions_quotes(line: str, words: list[str]) -> None:
@@ -370,3 +375,110 @@ def test_comments_may_stand_above_a_magic(magics: DistMagics, cell: str, plain: 
     assert "".join(magics.transform(cell.splitlines(keepends=True))) == (plain or cell)
     magics.session.is_auto = True
     assert "".join(magics.transform(cell.splitlines(keepends=True))) == (auto or cell)
+
+
+@pytest.fixture
+def seen(magics: DistMagics, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options that each verb was called with, in a shell whose notebook has ``a``, ``n`` and ``d``."""
+    found: dict[str, Any] = {}
+
+    def record(name: str, known: Verb) -> Verb:
+        def function(_: Session, options: Namespace) -> None:
+            found[name] = options
+
+        return structs.replace(known, function=function)
+
+    for name, known in VERBS.items():
+        monkeypatch.setitem(VERBS, name, record(name, known))
+    shell = magics.session.namespace["get_ipython"]()
+    shell.register_magics(magics)
+    shell.push({"a": 1, "n": 3, "d": {"k k": "two words"}})
+    return found
+
+
+def run_cell(seen: dict[str, Any], magics: DistMagics, code: str) -> dict[str, Any]:
+    """Run a cell of the notebook; returns the options that its verb was called with."""
+    seen.clear()
+    magics.session.namespace["get_ipython"]().run_cell(code).raise_error()
+    (options,) = seen.values()
+    return vars(options)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "expression"),
+    [
+        ("check f'{a}-{1+1}'", "expr", ["f'{a}-{1+1}'"]),
+        ("check f'{{a}}$n'", "expr", ["f'{{a}}$n'"]),
+        ("check {a: n}[a] -r {n}", "expr", ["{a: n}[a]"]),
+        ("show {a,n}", "name", "{a,n}"),
+        ("pull f'{a}' -o b", "names", "f'{a}'"),
+        ("push $a", "names", "$a"),
+        ("vars {a}*", "pattern", ["{a}*"]),
+        ("gather {a}", "name", "{a}"),
+        ("save out {a}", "names", ["{a}"]),
+        ("restore {n} --from 0 {a}", "names", ["{a}"]),
+    ],
+)
+def test_ranks_get_expressions_as_they_were_typed(
+    magics: DistMagics, seen: dict[str, Any], line: str, name: str, expression: object
+) -> None:
+    assert run_cell(seen, magics, f"%dist {line}")[name] == expression
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("check a -r {n}", "ranks", "3"),
+        ("restore {n} --from {a} x", "rank", "3"),
+        ("restore {n} --from {a} x", "src", 1),
+        ("output {n}", "run", 3),
+        ("start -n {n - 1} --name c$n", "nproc_per_node", "2"),
+        ("start -n {n - 1} --name c$n", "name", "c3"),
+        ("start --name={d['k k']}", "name", "two words"),
+        ("""start --name "{d['k k']}-{{n}}" """, "name", "two words-{n}"),
+        ("start --name {unknown}", "name", "{unknown}"),
+        ("start --name {a/0} --timeout {n}", "name", "{a/0}"),
+        ("start --name {a/0} --timeout {n}", "timeout", 3.0),
+        ("start --env HOME=$HOME --env N=$n", "env", ["HOME=$HOME", "N=3"]),
+        ("run train.py --lr={a/2} $n", "rest", ["train.py", "--lr=0.5", "3"]),
+        ("save /tmp/{n} a", "directory", "/tmp/3"),
+    ],
+)
+def test_other_words_may_have_the_notebooks_values(
+    magics: DistMagics, seen: dict[str, Any], line: str, name: str, value: object
+) -> None:
+    assert run_cell(seen, magics, f"%dist {line}")[name] == value
+
+
+def test_a_functions_own_names_are_found_in_it(magics: DistMagics, seen: dict[str, Any]) -> None:
+    options = run_cell(seen, magics, "def f(n):\n    %dist check f'{n}' -r $n -g {a}\nf(7)")
+    assert (options["expr"], options["ranks"], options["group"]) == (["f'{n}'"], "7", "1")
+
+
+def test_a_cells_options_may_have_the_notebooks_values(magics: DistMagics, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Any] = []
+    monkeypatch.setattr(
+        magics, "_cell", lambda line, _, expand: parsed.append(cell_parser().parse(line.split(), expand))
+    )
+    shell = magics.session.namespace["get_ipython"]()
+    shell.register_magics(magics)
+    shell.push({"seconds": 20, "a": 1})
+    shell.run_cell("%%dist -t {seconds} -p f'{a}' -r $a\nx").raise_error()
+    (options,) = parsed
+    assert (options.timeout, options.pull, options.ranks) == (20.0, "f'{a}'", "1")
+
+
+@pytest.mark.parametrize(
+    ("line", "expression"),
+    [("'a' + 'b'", "'a' + 'b'"), ("'a + b'", "a + b"), ("a  + b", "a + b"), ("x == 'a  b' -r 0", "x == 'a  b'")],
+)
+def test_quotes_inside_an_expression_are_kept(line: str, expression: str) -> None:
+    options = VERBS["check"].parser().parse(split_words(line))
+    assert join_expression(options.expr) == expression
+
+
+def test_what_a_line_says_can_be_sent_to_ranks() -> None:
+    """Messages are encoded by msgspec, which takes no subclass of str."""
+    for verb, line in (("check", "x"), ("show", "'x'"), ("run", "a.py b -c"), ("start", "--name 'a b'")):
+        (found,) = structs.replace(VERBS[verb], function=lambda _, o: [vars(o)])(session()[0], split_words(line))
+        json.encode(found)
