@@ -90,6 +90,31 @@ for i in range(5):
     assert len(cell.displays) == 1
 
 
+_SLOW = "import time\nfor i in range(3): print('step', i); time.sleep(0.4)"
+
+
+def test_captured_output_has_one_picture_of_a_run(notebook: Notebook) -> None:
+    assert not notebook.run(f"%%capture taken\n%%dist\n{_SLOW}").displays
+    assert notebook.value("[each.update for each in taken.outputs]") == "[False]"
+    (shown,) = notebook.run("taken.show()").displays
+    assert "step 2" in shown["text/plain"]
+    assert "2 ranks" in shown["text/plain"]
+
+
+def test_a_run_in_the_background_is_not_captured_by_another_cell(notebook: Notebook) -> None:
+    cell = notebook.run(f"%%dist -b -o slow\n{_SLOW}")
+    notebook.run("%%capture taken\nprint('mine')\nslow.wait(20)\nimport time\ntime.sleep(0.5)")
+    assert notebook.value("(taken.stdout, taken.outputs)") == repr(("mine\n", []))
+    notebook.until(cell, lambda text: "step 2" in text and "run" in text)
+
+
+def test_a_widget_that_takes_output_shows_how_a_run_ended(notebook: Notebook) -> None:
+    run = f"get_ipython().run_cell_magic('dist', '', {_SLOW!r})"
+    cell = notebook.run(f"import ipywidgets\nwith ipywidgets.Output():\n    {run}")
+    assert cell.updates == 0
+    assert "step 2" in cell.displays[-1]["text/plain"]
+
+
 def test_what_ranks_log_is_a_chart_and_a_table(notebook: Notebook, tmp_path: Path) -> None:
     cell = notebook.run("%%dist\nimport jdist\nfor i in range(5): jdist.log(loss=i + 0.5 + rank)\nprint('trained')")
     output, chart = cell.displays

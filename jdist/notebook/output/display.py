@@ -110,7 +110,7 @@ class RunDisplay:
             if isinstance(self._screen, NotebookScreen):
                 self._screen.end_status()
         if not is_over:
-            self._draw()
+            self._draw(is_needed=True)
             self.follow_in_background()
             return False
         with contextlib.suppress(KeyboardInterrupt):
@@ -224,7 +224,7 @@ class RunDisplay:
                 self._notices.append(f"the connection to the cluster has ended: {remedy_text.worded(event)}")
             case InputRequest():
                 self._release_lines()
-                self._draw()
+                self._draw(is_needed=True)
                 self._answer(event)
             case RunEnded():
                 self._transcript.close()
@@ -283,18 +283,19 @@ class RunDisplay:
             frames=self._frames,
         )
 
-    def _draw(self) -> None:
+    def _draw(self, *, is_needed: bool = False) -> None:
+        """Show the run as it stands; where that cannot be replaced, only if it is over or ``is_needed``."""
         now = time.monotonic()
         wait, pace = (_LEAST, _BYTES_PER_SECOND) if self._is_dirty else (1.0, _CALM_BYTES_PER_SECOND)
         newest: Sequence[str] = ()
-        if self._screen.is_live or self._run.is_done:
+        if self._output.is_live or self._run.is_done or (is_needed and self._screen.is_live):
             bundle = render(self.view())
             self._output.show(bundle)
             wait = max(wait, weight(bundle) / pace)
             self._metrics.draw()
             newest = bundle["text/plain"].splitlines()[-_NEWEST:]
         if isinstance(self._screen, NotebookScreen) and not (self._run.is_done or self._is_background):
-            live = self._screen.is_live
+            live = self._output.is_live
             self._screen.show_status(lambda: newest if live else [*self._lines.open_lines(), self.view().footer])
         self._is_dirty = self._will_redraw = False
         self._next = now + wait

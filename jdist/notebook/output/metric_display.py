@@ -25,7 +25,7 @@ class MetricDisplay:
     def due(self) -> float:
         """When to draw: infinite while there is nothing new, or, on a screen that takes only lines, until the end."""
         is_new = self._run.logged.version != self._drawn
-        return self._next if is_new and (self._screen.is_live or self._run.is_done) else math.inf
+        return self._next if is_new and (self._place.is_live or self._run.is_done) else math.inf
 
     def draw(self) -> None:
         """Draw what is new, if it is due or the run is over."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import functools
 import html
 import json
 import logging
@@ -10,6 +11,8 @@ import shutil
 import sys
 import threading
 import time
+import uuid
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from getpass import getpass
 from pathlib import Path
@@ -42,10 +45,15 @@ class Screen(Protocol):
 
 
 class Replaceable:
-    """One place on a screen: shown when there is something to show, then replaced."""
+    """One place on a screen: shown when there is something to show, then replaced.
+
+    It is where output goes when the place is made, although by the time of an update other cells may run.
+    """
 
     def __init__(self, screen: Screen):
-        self._screen = screen
+        place = screen.place() if isinstance(screen, NotebookScreen) else None
+        self._show = screen.show if place is None else place.show
+        self.is_live = screen.is_live if place is None else place.is_live
         self._update: Update | None = None
 
     @property
@@ -55,9 +63,59 @@ class Replaceable:
     def show(self, bundle: Bundle) -> None:
         """Show this, in place of what was shown before."""
         if self._update is None:
-            self._update = self._screen.show(bundle)
+            self._update = self._show(bundle)
         else:
             self._update(bundle)
+
+
+class Place(Protocol):
+    """Where output goes at a moment."""
+
+    is_live: bool  # Whether something shown can be replaced.
+
+    def show(self, bundle: Bundle) -> Update:
+        """Show a new thing, and return what replaces it."""
+
+
+class NotebookPlace:
+    """The output of a notebook's cell, of whatever captures that output, or of a widget.
+
+    Updates may come from other threads, and while other cells run: they carry the cell's context and publisher along.
+    """
+
+    def __init__(self) -> None:
+        from IPython import get_ipython
+
+        shell: Any = get_ipython()
+        self.is_live = not _is_output_widget(shell)
+        self._publisher = shell.display_pub
+        self._context, self._lock = contextvars.copy_context(), threading.Lock()
+
+    def show(self, bundle: Bundle) -> Update:
+        from IPython.core.displaypub import CapturingDisplayPublisher
+
+        transient = {"display_id": uuid.uuid4().hex}
+        self._publish(transient, bundle)
+        if isinstance(self._publisher, CapturingDisplayPublisher):  # it would keep each update beside the others
+            captured = next(each for each in self._publisher.outputs if each["transient"] is transient)
+            return lambda bundle: captured.update(data=dict(bundle))
+        return functools.partial(self._publish, transient, update=self.is_live)
+
+    def _publish(self, transient: dict[str, str], bundle: Bundle, *, update: bool = False) -> None:
+        with self._lock:
+            self._context.run(self._publisher.publish, dict(bundle), transient=transient, update=update)
+
+
+def _is_output_widget(shell: Any) -> bool:
+    """Whether output goes into a widget, ``with ipywidgets.Output()``. Front ends ignore updates there."""
+    widgets = sys.modules.get("ipywidgets")
+    if widgets is None or not hasattr(shell, "get_parent"):
+        return False
+    request = shell.get_parent().get("header", {}).get("msg_id")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # ipywidgets has no other way to list its widgets
+        known = list(getattr(widgets.Widget, "widgets", {}).values())
+    return any(isinstance(each, widgets.Output) and each.msg_id == request for each in known)
 
 
 class NotebookScreen:
@@ -66,20 +124,12 @@ class NotebookScreen:
     is_live = True
     has_page = True
 
+    def place(self) -> "Place":
+        """Where output goes at present."""
+        return NotebookPlace()
+
     def show(self, bundle: Bundle) -> Update:
-        """Updates may come from other threads: they carry the cell's own context along."""
-        import IPython.display
-
-        display: Any = IPython.display.display
-
-        context, lock = contextvars.copy_context(), threading.Lock()
-        handle = display(dict(bundle), raw=True, display_id=True)
-
-        def update(bundle: Bundle) -> None:
-            with lock:
-                context.run(handle.update, dict(bundle), raw=True)
-
-        return update
+        return self.place().show(bundle)
 
     def show_status(self, status: Status) -> None:
         """Say how far a run is, where that cannot be seen from what was shown."""
@@ -122,9 +172,9 @@ class LoggedNotebookScreen(NotebookScreen):
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._silence = _Silence(clock)
 
-    def show(self, bundle: Bundle) -> Update:
+    def place(self) -> Place:
         self._silence.end()
-        return super().show(bundle)
+        return super().place()
 
     def show_status(self, status: Status) -> None:
         log = get_logger()
@@ -148,6 +198,9 @@ class TerminalScreen(NotebookScreen):
         self._silence = _Silence(clock)
         self._rows = 0  # Lines of the status that stand above the cursor.
         self._lock = threading.RLock()  # A run in the background writes on a thread of its own.
+
+    def place(self) -> Place:
+        return self
 
     def show(self, bundle: Bundle) -> Update:
         last = ""

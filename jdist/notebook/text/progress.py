@@ -40,7 +40,6 @@ class TransferProgress:
     """Shows a transfer after half a second, and at most twice a second; where nothing can be replaced, only its end."""
 
     def __init__(self, screen: Screen, clock: Callable[[], float] = time.monotonic):
-        self._screen = screen
         self._clock = clock
         self._began = clock()
         self._next = self._began + _FROM
@@ -57,7 +56,7 @@ class TransferProgress:
             now = self._clock()
             self._moved += done - self._last[0] if done >= self._last[0] else done
             self._last = (done, total)
-            if self._is_over or not self._screen.is_live or now < self._next:
+            if self._is_over or not self._output.is_live or now < self._next:
                 return
             self._next = now + _EVERY
             if not total:
@@ -122,7 +121,6 @@ class StartProgress:
     """Shows a start, changed at most twice a second; ends as the line that describes the started cluster."""
 
     def __init__(self, screen: Screen, timeout: float | None, clock: Callable[[], float] = time.monotonic):
-        self._screen = screen
         self._output = Replaceable(screen)
         self._until = f", waiting up to {timeout:.0f} s" if timeout else ", waiting as long as it takes"
         self._clock = clock
@@ -132,7 +130,7 @@ class StartProgress:
     def update(self, facts: ClusterFacts, waiting: str) -> None:
         """Show the cluster as it is now; ``waiting`` says what its launcher waits for."""
         now = self._clock()
-        if not self._screen.is_live or now < self._next:
+        if not self._output.is_live or now < self._next:
             return
         self._next = now + _EVERY
         more = self._until if "" in facts.hostnames else ""

@@ -58,7 +58,7 @@ def doctor(s: Session, o: Namespace) -> bool | None:
     spot = Replaceable(s.screen)
 
     def on_step(text: str) -> None:
-        if s.screen.is_live:
+        if spot.is_live:
             spot.show(plain(text))
 
     diagnosis: Diagnosis

@@ -43,7 +43,7 @@ def add_node(s: Session, o: Namespace) -> None:
     spot = Replaceable(s.screen)
 
     def on_progress(waiting: Waiting) -> None:
-        if waiting.is_instruction or s.screen.is_live:
+        if waiting.is_instruction or spot.is_live:
             spot.show(plain(waiting.text))
 
     options = {"launcher_args": o.rest, "fork": False if o.no_fork else None, "timeout": o.timeout}

@@ -7,11 +7,23 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import ipywidgets
 import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher, DisplayPublisher
 
 from jdist.notebook.output import screen as screens
-from jdist.notebook.output.screen import LoggedNotebookScreen, NotebookScreen, TerminalScreen, kernel_screen, plain
+from jdist.notebook.output.screen import (
+    Bundle,
+    LoggedNotebookScreen,
+    NotebookScreen,
+    Replaceable,
+    TerminalScreen,
+    kernel_screen,
+    plain,
+)
 from jdist.notebook.output.terminal_emulator import LineAssembler
 
 FOOTER = "run 1 · 0 of 4 ranks done · 1 s"
@@ -89,6 +101,71 @@ def test_a_log_is_told_after_silence_and_less_and_less_often(monkeypatch: pytest
     screen.show_status(lambda: [FOOTER])
     assert log.getvalue().endswith(f"a line\n{FOOTER}\n")
     assert "\x1b" not in log.getvalue()
+
+
+class Publisher(DisplayPublisher):
+    """Publishes as a kernel does; ``shown`` is what a front end then shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.displays: list[tuple[Bundle, dict[str, str]]] = []
+
+    @property
+    def shown(self) -> list[Bundle]:
+        return [data for data, _ in self.displays]
+
+    def publish(  # type: ignore[override]
+        self, data: Bundle, metadata: Any = None, *, transient: dict[str, str], update: bool = False
+    ) -> None:
+        if update:
+            self.displays = [(data if t == transient else shown, t) for shown, t in self.displays]
+        else:
+            self.displays.append((data, transient))
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    found = SimpleNamespace(display_pub=Publisher(), get_parent=lambda: {"header": {"msg_id": "the cell"}})
+    monkeypatch.setattr("IPython.get_ipython", lambda: found)
+    return found
+
+
+def test_captured_output_holds_the_last_state_only(shell: SimpleNamespace) -> None:
+    shell.display_pub = captured = CapturingDisplayPublisher()
+    place = Replaceable(NotebookScreen())
+    for step in range(5):
+        place.show(plain(f"step {step}"))
+    shell.display_pub = Publisher()
+    place.show(plain("done"))
+    assert [(each["data"], each["update"]) for each in captured.outputs] == [(plain("done"), False)]
+    assert not shell.display_pub.shown
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_what_captures_another_cells_output_gets_nothing_of_this_one(shell: SimpleNamespace, is_shown: bool) -> None:
+    own = shell.display_pub
+    place = Replaceable(NotebookScreen())
+    if is_shown:
+        place.show(plain("step 0"))
+    shell.display_pub = captured = CapturingDisplayPublisher()
+    place.show(plain("step 1"))
+    place.show(plain("step 2"))
+    assert own.shown == [plain("step 2")]
+    assert not captured.outputs
+
+
+def test_a_widget_that_takes_output_is_no_place_for_updates(shell: SimpleNamespace) -> None:
+    widget = ipywidgets.Output()
+    try:
+        assert Replaceable(NotebookScreen()).is_live
+        widget.msg_id = "the cell"
+        place = Replaceable(NotebookScreen())
+        assert not place.is_live
+        place.show(plain("paused"))
+        place.show(plain("done"))
+        assert shell.display_pub.shown == [plain("paused"), plain("done")]
+    finally:
+        widget.close()
 
 
 @pytest.fixture
