@@ -116,7 +116,7 @@ def test_failures_are_looked_into(notebook: Notebook) -> None:
     assert "%%dist cells run where rank" in notebook.run("%dist debug").text
     assert "in the frames that failed" in notebook.run("%%dist\nworst").text
     notebook.run("%dist debug off")
-    assert notebook.execute("%dist where").evalue == advice
+    assert notebook.execute("%dist where").evalue == "no rank is paused"
     held = notebook.run(f"%%dist --hold\n{failing}")
     assert "ZeroDivisionError" in held.text
     assert "⏸ run" in held.text

@@ -121,7 +121,7 @@ class DebuggedCluster(BaseCluster):
         return Stacks(found, {})
 
     async def stop_debugging(self, ranks: Ranks = None) -> None:
-        """Undo :meth:`debug`: the failed frames can still be debugged later, until a rank's next ordinary cell."""
+        """Undo :meth:`debug`, and free the frames that failed with everything that only they refer to."""
         await self._link.query(tuple(sorted(self.select(ranks))), DebugFailure(ends=True), _ANSWER)
 
     async def source(self, file: str, rank: int) -> str:

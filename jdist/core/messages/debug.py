@@ -115,7 +115,7 @@ class DebugFailure(Message, frozen=True):
     """Run cells with ``in_failure`` in the frame in which the rank's last cell failed; answered with its stack."""
 
     run: int = 0  # 0: its last one.
-    ends: bool = False  # No longer debug it.
+    ends: bool = False  # No longer debug it, and free its frames.
 
 
 class Stack(Message, frozen=True):

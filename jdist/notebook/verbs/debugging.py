@@ -90,14 +90,13 @@ def next_call(s: Session, o: Namespace) -> None:
 def debug(s: Session, o: Namespace) -> None:
     """after a failure, run cells in the frame that failed on each rank: debug [RUN|off]
 
-    Without a run's number, each rank's last cell is used. `debug off` returns to normal; up, down and where work as
-    in a pause.
+    Without a run's number, each rank's last cell is used; up, down and where work as in a pause. `debug off` returns to
+    normal and frees what the frames hold, such as tensors.
     """
     cluster = s.cluster
     if o.run == "off":
         s.echo("cells use the ranks' own names again" if s.debugged else "no failure is being debugged")
-        if s.debugged:
-            cluster.stop_debugging(s.debugged)
+        cluster.stop_debugging(s.debugged or None)  # a failure keeps its frames although nobody debugs it
         s.debugged = ()
         return
     if o.run is not None and not o.run.isdecimal():

@@ -13,6 +13,7 @@ from jdist.core.messages.runs import ExecuteCell
 from jdist.worker.cells.script import ScriptExit
 from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode
 from jdist.worker.kernel.guarded import described
+from jdist.worker.kernel.shell import forget_last_error
 
 
 class CellFailure(Struct):
@@ -56,14 +57,21 @@ class PostMortem:
             self.failure = self._failure(cell.run, error)
 
     def answer(self, query: DebugFailure | ReadStack) -> Stack | RankFailure | QueryFailed:
-        """The stack of the last failure, after choosing another frame."""
+        """The stack of the last failure, after choosing another frame; a query that ends debugging frees its frames."""
+        reply = self._answer(query)
+        if isinstance(query, DebugFailure) and query.ends:
+            self.failure = None
+            forget_last_error(self._shell)
+        return reply
+
+    def _answer(self, query: DebugFailure | ReadStack) -> Stack | RankFailure | QueryFailed:
         failure = self.failure
         if failure is None:
             return QueryFailed("the last cell did not fail, or it failed before any of its code ran")
         if isinstance(query, DebugFailure):
             if query.run not in (0, failure.run):
                 return QueryFailed(f"the last failure was in run {failure.run}")
-            failure.is_debugged = not query.ends
+            failure.is_debugged = True
         elif not failure.is_debugged:
             return RankFailure(failure.run)
         else:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import pdb  # noqa: T100 — its class is adapted; nothing stops here
 import sys
 import tokenize
@@ -74,15 +75,30 @@ def keep_names(shell: Any, names: Mapping[str, Any]) -> None:
     magics.who_ls = shell.magics_manager.magics["line"]["who_ls"] = who_ls
 
 
-@contextlib.contextmanager
-def last_error_kept(shell: Any) -> Iterator[None]:
-    """Restore the last error and the last result after the block.
+def _places_of_last_error(shell: Any) -> list[tuple[Any, str]]:
+    """The attributes that hold the last error, or the result of the last cell with its error.
 
     The traceback of an error keeps alive the frames it went through and those that called them, with their variables.
     """
-    missing = object()
     places: list[tuple[Any, str]] = [(sys, name) for name in ("last_type", "last_value", "last_traceback", "last_exc")]
     places += [(shell.InteractiveTB, "tb"), (shell.SyntaxTB, "last_syntax_error"), (shell, "last_execution_result")]
+    return places
+
+
+def forget_last_error(shell: Any) -> None:
+    """Free the frames of the last error, unless the user's own names still refer to them."""
+    for owner, name in _places_of_last_error(shell):
+        if owner is not sys:
+            setattr(owner, name, None)
+        elif hasattr(sys, name):  # %debug asks whether there is one
+            delattr(sys, name)
+    gc.collect()  # IPython's frames in a traceback refer to the error
+
+
+@contextlib.contextmanager
+def last_error_kept(shell: Any) -> Iterator[None]:
+    """Restore the last error and the last result after the block."""
+    missing, places = object(), _places_of_last_error(shell)
     before = [getattr(owner, name, missing) for owner, name in places]
     try:
         yield

@@ -171,6 +171,7 @@ def test_cells_run_where_a_rank_failed_until_that_is_ended(session: Session, clu
     call(session, "debug", ["off"])
     assert cluster.asked[-1] == ("stop_debugging", (1,))
     call(session, "debug", ["off"])
+    assert cluster.asked[-1] == ("stop_debugging", None)
     assert screen.texts[-2:] == ["cells use the ranks' own names again", "no failure is being debugged"]
     assert session.select_for_cell(None, None) == (0, 1)
     with pytest.raises(UsageError, match=r"expected the number of a run, or off"):

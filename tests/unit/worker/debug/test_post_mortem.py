@@ -112,8 +112,35 @@ def test_cells_run_in_the_frame_that_is_chosen(rank: Rank) -> None:
     assert rank.shell.user_ns["names"] == [(7, 70), (7, 71, 5), False, 71]
     assert not {"scaled", "other", "later"} & rank.shell.user_ns.keys()
     assert isinstance(rank.post_mortem.answer(DebugFailure(ends=True)), Stack)
-    assert rank.post_mortem.answer(ReadStack()) == RankFailure(4)
-    assert isinstance(rank.post_mortem.answer(DebugFailure()), Stack)
+    assert isinstance(rank.post_mortem.answer(ReadStack()), QueryFailed)
+    assert isinstance(rank.post_mortem.answer(DebugFailure()), QueryFailed)
+
+
+_KEEPS = """\
+import weakref
+class Big: pass
+def fails():
+    global held
+    big = Big()
+    held = weakref.ref(big)
+    1 / 0
+fails()
+"""
+
+
+@pytest.mark.parametrize("inside", ["", "print(big)", "more = big", "f = lambda: big\nassert f()", "2 / 0"])
+def test_the_end_of_debugging_frees_what_only_the_frames_held(rank: Rank, inside: str) -> None:
+    del rank.shell.showtraceback  # IPython's own, which keeps the traceback for %tb and %debug
+    rank.run(3, _KEEPS)
+    held = rank.shell.user_ns["held"]
+    if inside:
+        rank.post_mortem.answer(DebugFailure())
+        rank.run(4, inside, in_failure=True)
+    assert held() is not None
+    rank.post_mortem.answer(DebugFailure(ends=True))
+    assert held() is None
+    assert isinstance(rank.post_mortem.answer(DebugFailure(ends=True)), QueryFailed)
+    assert rank.run(5, "1 / 0") is not None
 
 
 def test_frames_of_libraries_above_the_cell_are_left_out_and_those_below_are_not(rank: Rank) -> None:
