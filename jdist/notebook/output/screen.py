@@ -68,7 +68,7 @@ class Replaceable:
             self._update(bundle)
 
 
-class Place(Protocol):
+class OutputPlace(Protocol):
     """Where output goes at a moment."""
 
     is_live: bool  # Whether something shown can be replaced.
@@ -124,7 +124,7 @@ class NotebookScreen:
     is_live = True
     has_page = True
 
-    def place(self) -> "Place":
+    def place(self) -> "OutputPlace":
         """Where output goes at present."""
         return NotebookPlace()
 
@@ -172,7 +172,7 @@ class LoggedNotebookScreen(NotebookScreen):
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._silence = _Silence(clock)
 
-    def place(self) -> Place:
+    def place(self) -> OutputPlace:
         self._silence.end()
         return super().place()
 
@@ -199,7 +199,7 @@ class TerminalScreen(NotebookScreen):
         self._rows = 0  # Lines of the status that stand above the cursor.
         self._lock = threading.RLock()  # A run in the background writes on a thread of its own.
 
-    def place(self) -> Place:
+    def place(self) -> OutputPlace:
         return self
 
     def show(self, bundle: Bundle) -> Update:

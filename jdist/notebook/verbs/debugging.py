@@ -96,7 +96,7 @@ def debug(s: Session, o: Namespace) -> None:
     cluster = s.cluster
     if o.run == "off":
         s.echo("cells use the ranks' own names again" if s.debugged else "no failure is being debugged")
-        cluster.stop_debugging(s.debugged or None)  # a failure keeps its frames although nobody debugs it
+        cluster.stop_debugging(s.debugged or None)  # a failure keeps its frames even where it is not debugged
         s.debugged = ()
         return
     if o.run is not None and not o.run.isdecimal():
