@@ -31,6 +31,8 @@ class ErrorInfo(Struct, frozen=True):
     """Suggested actions."""
     exit_code: int | None = None
     """The exit code that the rank's script asked for with ``sys.exit``."""
+    installed: tuple[str, ...] = ()
+    """By entry of the traceback: its file's path in the folder of installed packages; "" for the user's own code."""
 
 
 class Outcome(Struct, kw_only=True, dict=True):

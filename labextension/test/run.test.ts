@@ -1,7 +1,17 @@
 import { describe, expect, it } from 'vitest';
 
 import { labelOf, stepOf } from '../src/remedy';
-import { doneCount, failedFirst, htmlOf, IAlike, IRunBundle, partsOf, RankChoice, Segment } from '../src/run/model';
+import {
+  doneCount,
+  failedFirst,
+  htmlOf,
+  IAlike,
+  IRunBundle,
+  partsOf,
+  RankChoice,
+  Segment,
+  shownLines
+} from '../src/run/model';
 import {
   ISource,
   isStderr,
@@ -42,6 +52,15 @@ describe('a remedy', () => {
   ])('%j is worded, and done at once only if it is an interrupt', (remedy, label, step) => {
     expect(labelOf({ ...remedy, effect: '' })).toBe(label);
     expect(stepOf({ ...remedy, effect: '' })).toEqual(step);
+  });
+});
+
+describe('a traceback', () => {
+  it('is as long as its lines that are not folded', () => {
+    const folded = (count: number): string =>
+      `<details><summary>…</summary><pre>${'line\n'.repeat(count)}</pre></details>`;
+    expect(shownLines('<pre>a\nb</pre>')).toBe(2);
+    expect(shownLines(`<pre>a\nb</pre>${folded(50)}<pre>c</pre>${folded(50)}<pre>d</pre>`)).toBe(4);
   });
 });
 

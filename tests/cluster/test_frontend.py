@@ -141,6 +141,22 @@ def test_a_failing_rank_fails_the_cell(notebook: Notebook) -> None:
     assert "jdist/" not in cell.text
 
 
+def test_frames_of_packages_are_one_line_of_a_traceback(notebook: Notebook) -> None:
+    cell = notebook.execute("%%dist\nm = torch.nn.Sequential(torch.nn.Linear(2, 3))\ndef step():\n    m(rank)\nstep()")
+    assert cell.ename == "CellError"
+    lines = [line.strip() for line in cell.text.splitlines()]
+    (folded,) = [line for line in lines if "frames in torch" in line]
+    assert "the last is Linear.forward, torch/nn/modules/linear.py:" in folded
+    assert "--full" in folded
+    assert "site-packages" not in cell.text
+    assert any("step()" in line and ">" in line for line in lines)
+    assert "<summary" in cell.html
+    assert "F.linear" in cell.html
+    whole = notebook.run("%dist output --full").text
+    assert "return F.linear" in whole
+    assert "frames in torch" not in whole
+
+
 def test_a_deadline(notebook: Notebook) -> None:
     notebook.run("%%dist\nkept = rank + 1")
     began = time.monotonic()

@@ -127,7 +127,7 @@ class RunRecords:
         """Without the value; where very many ranks have failed, the last ones' tracebacks are left out, too."""
         error = message.error
         if error is not None and record.fixed > self._most_in_run:
-            error = msgspec.structs.replace(error, traceback=error.traceback[-1:])
+            error = msgspec.structs.replace(error, traceback=error.traceback[-1:], installed=())
         record.others.append((record.count, msgspec.structs.replace(message, payload=None, held="", error=error)))
         record.fixed += _SMALL + (0 if error is None else sum(map(len, error.traceback)) + len(error.evalue))
 

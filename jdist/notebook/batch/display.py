@@ -100,6 +100,7 @@ class BatchDisplay:
             has_told_verdict=run.verdict is not None and self._has_told(run.verdict),
             timeout=self._timeout,
             cluster=self._cluster.name,
+            is_full=True,  # the cluster that could show the rest ends
         )
         tell(render(view)["text/plain"])
 

@@ -16,7 +16,7 @@ from jdist.notebook.text import remedy_text
 Bundle = Mapping[str, Any]  # Data by MIME type.
 
 
-def recorded_view(cluster: BaseCluster, run: CellRun) -> RunView:
+def recorded_view(cluster: BaseCluster, run: CellRun, *, is_full: bool = False) -> RunView:
     """The run of :meth:`~jdist.client.cluster.AsyncCluster.read_run`, to be shown as it would have been shown live."""
     transcript, notices = Transcript(run.ranks), []
 
@@ -48,9 +48,10 @@ def recorded_view(cluster: BaseCluster, run: CellRun) -> RunView:
         cluster=cluster.name,
         cluster_id=cluster.id,
         paused=dict(run.paused),
+        is_full=is_full,
     )
 
 
-def recorded_bundle(cluster: BaseCluster, run: CellRun) -> Bundle:
-    """What a notebook's cell would show of the run."""
-    return render(recorded_view(cluster, run))
+def recorded_bundle(cluster: BaseCluster, run: CellRun, *, is_full: bool = False) -> Bundle:
+    """What a notebook's cell would show of the run; with ``is_full``, whole tracebacks."""
+    return render(recorded_view(cluster, run, is_full=is_full))

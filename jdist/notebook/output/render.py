@@ -11,9 +11,10 @@ from jdist.core.outcome import OutputLine
 from jdist.notebook.output.body import alike_but, html_body, in_rank_order, indented, only, plain_body
 from jdist.notebook.output.run_json import MIME, run_json
 from jdist.notebook.output.run_view import RunView
+from jdist.notebook.output.traceback_folding import FoldedFrames
 from jdist.notebook.text import ansi, markup
 from jdist.notebook.text.limits import cut, naming, size
-from jdist.notebook.text.remedy_text import arrows, command
+from jdist.notebook.text.remedy_text import arrows, command, typed
 
 LIMIT = 200_000  # Bytes of each representation, pictures not counted.
 _LEAST_LIMIT = 20_000
@@ -31,7 +32,8 @@ def render(view: RunView, limit: int = LIMIT) -> dict[str, Any]:
     causes, _ = view.failures
     room = limit * 3 // 10  # for all that went wrong; half of it is for the causes' tracebacks
     share = room // 2 // min(max(len(causes), 1), _MOST_CAUSES)
-    tracebacks = [_html_traceback(cause.traceback, share // 2) for cause in causes[:_MOST_CAUSES]]
+    shown_causes = causes[:_MOST_CAUSES]
+    tracebacks = [_html_traceback(cause.traceback(is_full=view.is_full), share // 2) for cause in shown_causes]
     shown = _html(view, tracebacks, limit, room)
     structure = run_json(view, shown, tracebacks, limit // 2)
     return {"text/plain": _plain(view, limit, room, share // 4), "text/html": shown, MIME: structure}
@@ -59,15 +61,18 @@ def _plain(view: RunView, limit: int, room: int, longest_traceback: int) -> str:
 
 def _plain_failures(view: RunView, room: int, longest_traceback: int) -> list[str]:
     causes, echoes = view.failures
-    pieces = []
+    texts = []
+    opening = f" ({typed('output')} {view.run} --full shows them)"  # once
     for cause in causes[:_MOST_CAUSES]:
-        traceback = indented(" ", cut(ansi.strip(cause.traceback), longest_traceback)) if cause.kind == "error" else ""
+        pieces = cause.traceback(is_full=view.is_full) if cause.kind == "error" else []
+        traceback = indented(" ", cut(_plain_traceback(pieces, opening), longest_traceback))
+        opening = "" if any(isinstance(piece, FoldedFrames) for piece in pieces) else opening
         place = f"  {cut(cause.place, 250)}" if cause.place else ""
         actions = (f"  {cut(line, 250)}" for line in arrows(cause.remedies[:_MOST_REMEDIES]))
         headline = indented("   ", cut(cause.headline, room // 24))  # a message's further lines are not jdist's own
         lines = (headline, place, *actions, traceback and f"  {traceback}")
-        pieces.append("\n".join(filter(None, lines)))
-    shown = _fitting(pieces, room * 3 // 4)
+        texts.append("\n".join(filter(None, lines)))
+    shown = _fitting(texts, room * 3 // 4)
     shown += [_more(len(causes) - len(shown), "cause")] if len(shown) < len(causes) else []
     return shown + ([f"{view.echo_summary}: {cut(echoes[0].message, room // 24)}"] if echoes else [])
 
@@ -120,7 +125,8 @@ def _html_failures(view: RunView, tracebacks: Sequence[str], room: int) -> str:
     causes, echoes = view.failures
     boxes = []
     for i, (cause, traceback) in enumerate(zip(causes, tracebacks, strict=False)):
-        is_open = i == 0 and cause.kind == "error" and cause.traceback.count("\n") < _OPEN_TRACEBACK
+        length = _plain_traceback(cause.traceback(is_full=view.is_full)).count("\n") if i == 0 else 0
+        is_open = i == 0 and cause.kind == "error" and length < _OPEN_TRACEBACK
         more = markup.details("traceback", traceback, is_open) if traceback else ""
         actions = "".join(
             markup.suggested(cut(command(each), 120), cut(each.effect, 120)) for each in cause.remedies[:_MOST_REMEDIES]
@@ -136,10 +142,27 @@ def _html_failures(view: RunView, tracebacks: Sequence[str], room: int) -> str:
     return "".join(shown)
 
 
-def _html_traceback(text: str, room: int) -> str:
-    if not text:
-        return ""
-    shown = ansi.to_html(text) if len(text) <= room else ""
-    if not shown or size(shown) > room:
-        shown = ansi.to_html(cut(ansi.strip(text), room // 6))
-    return markup.pre(shown)
+def _html_traceback(pieces: Sequence[str | FoldedFrames], room: int) -> str:
+    is_long = sum(len(piece.text if isinstance(piece, FoldedFrames) else piece) for piece in pieces) > room
+    shown = "" if is_long else "".join(map(_html_piece, pieces))
+    if is_long or size(shown) > room:
+        return markup.pre(ansi.to_html(cut(_plain_traceback(pieces), room // 6)))
+    return shown
+
+
+def _html_piece(piece: str | FoldedFrames) -> str:
+    if isinstance(piece, str):
+        return markup.pre(ansi.to_html(piece))
+    return markup.details(piece.summary, markup.pre(ansi.to_html(piece.text)))
+
+
+def _plain_traceback(pieces: Iterable[str | FoldedFrames], opening: str = "") -> str:
+    """``opening`` says after the first line that stands for frames how they are shown."""
+    texts = []
+    for piece in pieces:
+        if isinstance(piece, FoldedFrames):
+            texts.append(f"{piece.summary}{opening}\n")
+            opening = ""
+        else:
+            texts.append(ansi.strip(piece))
+    return "\n".join(texts)

@@ -16,6 +16,7 @@ from jdist.core.quantities import format_count, format_duration, format_whole_se
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
+from jdist.notebook.output.traceback_folding import FoldedFrames, fold
 from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import cut, naming
@@ -70,11 +71,12 @@ class Failure(Struct, frozen=True):
             return source[:200]
         return f"line {self.error.cell_line}" + (f": {source[:200]}" if source else "")
 
-    @property
-    def traceback(self) -> str:
-        """The first rank's traceback, with its colours; "" if it says no more than the message."""
+    def traceback(self, *, is_full: bool) -> list[str | FoldedFrames]:
+        """The first rank's traceback in pieces, with its colours; none if it says no more than the message."""
         text = "\n".join(self.error.traceback) if self.error is not None else ""
-        return "" if ansi.strip(text).strip() == self.message else text
+        if self.error is None or ansi.strip(text).strip() in ("", self.message):
+            return []
+        return [text] if is_full else fold(self.error)
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
@@ -167,6 +169,7 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
     has_told_verdict: bool = False  # The user has read it already.
     first_failed: int | None = None  # The rank that was seen to fail first; without it the earliest end counts.
     paused: Mapping[int, RankPaused] = {}  # Where ranks are paused.
+    is_full: bool = False  # Show whole tracebacks, also the frames of installed packages.
     frames: str = ""  # In which frames the cell runs, if not in the ranks' own names, such as "in the paused frames".
 
     @property

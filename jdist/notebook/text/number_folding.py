@@ -9,7 +9,8 @@ from jdist.notebook.text.limits import naming
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
 _VALUE = re.compile(r"[\[\]{}●]|<\w|\w\(|\([^()]*,")  # A list, dict, tuple, call or repr, or a verdict's mark.
-_ANY_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+# Addresses, ids such as UUIDs, and numbers.
+_ANY_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\b(?=[a-fA-F]*\d)[0-9a-fA-F]{4,}\b|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _SEPARATOR = re.compile("[|│┃║\0\x1b]")  # It may be a table's, or a colour's.
 _HOLE = "\0"
 _WIDEST = 160  # Characters of a joined line.
@@ -71,5 +72,5 @@ def _filled(words: Sequence[str], numbers: Iterable[str]) -> str:
 
 
 def numberless(text: str) -> str:
-    """The text with every run of digits and every address replaced by ``#``, to tell whether two errors are alike."""
+    """The text with ``#`` for every number, address and id in hexadecimals, to tell whether two errors are alike."""
     return _ANY_DIGITS.sub("#", text)

@@ -65,15 +65,19 @@ def run(s: Session, o: Namespace) -> None:
         cell.check()
 
 
-@verb("output", option("run", nargs="?", type=parse_count, default=0, metavar="RUN", help="a run's number"))
+@verb(
+    "output",
+    option("run", nargs="?", type=parse_count, default=0, metavar="RUN", help="a run's number"),
+    option("--full", action="store_true", help="show whole tracebacks, also the frames of installed packages"),
+)
 def output(s: Session, o: Namespace) -> None:
-    """show again what a run wrote and how it ended, even one of another notebook: output [RUN]
+    """show again what a run wrote and how it ended, even one of another notebook: output [RUN] [--full]
 
     Without a number, it shows the newest run. The cluster keeps the output of its newest runs, even if the notebook
     that started them is gone.
     """
     run = s.cluster.read_run(o.run)
-    s.screen.show(recorded_bundle(s.cluster, run))
+    s.screen.show(recorded_bundle(s.cluster, run, is_full=o.full))
     if len(run.metrics):
         s.screen.show(run.metrics.bundle())
 

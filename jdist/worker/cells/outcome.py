@@ -19,6 +19,7 @@ from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
 from jdist.worker.gloo.connections import LOST_CONNECTION
 from jdist.worker.groups import on_reform
 from jdist.worker.kernel.guarded import guarded
+from jdist.worker.kernel.installed import path_of_shown
 from jdist.worker.queries.introspection import near_miss
 
 _USAGE = 2  # The exit code of argparse and others for a wrong command line; a cell has none.
@@ -79,10 +80,12 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     evalue = f"(an exception whose text raises {type(failure).__name__})" if text is None else text
     if isinstance(error, NameError):
         evalue += near_miss(error, shell.user_ns)
+    frames = tuple(_printable(frame) for frame in last_traceback(shell))
     return ErrorInfo(
         ename=ename,
         evalue=_printable(evalue),
-        traceback=tuple(_printable(frame) for frame in last_traceback(shell)),
+        traceback=frames,
+        installed=tuple(map(path_of_shown, frames)),
         cell_line=line,
         source=None if source is None else _printable(source),
         is_echo=ename in _ECHOING and any(text in evalue.lower() for text in _ECHOES),

@@ -5,30 +5,20 @@ import ctypes
 import inspect
 import linecache
 import re
-import site
 import sys
-import sysconfig
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-import jdist
 from jdist.core.messages.debug import ReadStack
 from jdist.core.stacks import StackFrame
 from jdist.worker.compat.ipykernel import cell_numbers
+from jdist.worker.kernel.installed import OWN, installed_path
 
-_JDIST = str(Path(jdist.__file__).parent) + "/"
-_PATHS = sysconfig.get_paths()
-_INSTALLED = tuple(
-    {f"{_PATHS[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {f"{path}/" for path in (*site.getsitepackages(), site.getusersitepackages())}
-    | {_JDIST}
-)
 _ROOT = InteractiveShell.run_code.__code__  # The code that runs a cell; the cell's frame is the next one.
 
 _OF_SHELL = re.compile(r"_+|_(oh|ih|dh|exit_code|i*|i?\d+)|In|Out")  # Names that IPython binds.
@@ -46,7 +36,7 @@ class UserCode:
     def __call__(self, frame: FrameType) -> bool:
         """Whether a frame belongs to a cell, a script or one of the user's modules."""
         file = frame.f_code.co_filename
-        return file in self._cells or not file.startswith(("<", *_INSTALLED))
+        return file in self._cells or not (file.startswith("<") or installed_path(file))
 
     def describe(self, frame: FrameType, line: int) -> StackFrame:
         code = frame.f_code
@@ -63,7 +53,7 @@ class UserCode:
 
 def is_own(frame: FrameType) -> bool:
     """Whether a frame belongs to jdist."""
-    return frame.f_code.co_filename.startswith(_JDIST)
+    return frame.f_code.co_filename.startswith(OWN)
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:

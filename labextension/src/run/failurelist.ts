@@ -5,7 +5,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, PanelLayout, Widget } from '@lumino/widgets';
 
 import { formatRanks, includesRank, parseRanks } from '../format';
-import { htmlOf, IFailing, IRunBundle, RankChoice } from './model';
+import { htmlOf, IFailing, IRunBundle, RankChoice, shownLines } from './model';
 import { remedyRow, TakeRemedy } from './remedyrow';
 import { renderHtml } from './segmentlist';
 import { ISource } from './segments';
@@ -110,7 +110,7 @@ export class FailureList extends Panel {
       holder.widgets.slice(1).forEach(widget => widget.setHidden(!open));
     };
     button.addEventListener('click', () => toggle(button.getAttribute('aria-expanded') !== 'true'));
-    toggle(isOpen && html.split('\n').length < OPEN_LINES);
+    toggle(isOpen && shownLines(html) < OPEN_LINES);
     return holder;
   }
 

@@ -139,6 +139,11 @@ export function doneCount(run: IRunBundle): number {
   return partsOf(run).filter(part => !UNFINISHED.includes(part.state)).length;
 }
 
+/** How many lines of a traceback are shown at first, without those of folded frames. */
+export function shownLines(html: string): number {
+  return html.replace(/<details.*?<\/details>/gs, '\n').split('\n').length;
+}
+
 /** The piece of the bundle's HTML; empty if the two do not belong together. */
 export function htmlOf(html: unknown, piece: IPiece | undefined): string {
   const text = Array.isArray(html) ? html.join('') : typeof html === 'string' ? html : '';
