@@ -20,7 +20,7 @@ from jdist.notebook.output.traceback_folding import FoldedFrames, fold
 from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import cut, naming
-from jdist.notebook.text.number_folding import MOST_JOINED, joined, numberless, skeleton
+from jdist.notebook.text.number_folding import MOST_JOINED, joined, numberless
 from jdist.notebook.text.remedy_text import command, is_magic, typed
 from jdist.notebook.text.status_text import PAUSE_SIGN
 
@@ -49,14 +49,12 @@ class Failure(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """``ValueError: bad 3``; if the ranks' messages differ in one number, with all numbers: ``bad 3 | 4``."""
+        """``ValueError: bad 3``; if the ranks' messages differ in the number at the end, with all: ``bad 3 | 4``."""
         if self.error is None:
             return ""
         text = self.error.evalue
         if len(set(self.messages)) > 1:
-            alike = {skeleton(message) for message in self.messages}
-            is_one_line = len(self.messages) <= MOST_JOINED and len(alike) == 1 and None not in alike
-            together = joined(self.messages) if is_one_line else None
+            together = joined(self.messages) if len(self.messages) <= MOST_JOINED else None
             text = together or f"{text} (rank {self.ranks[0]}; other ranks: other numbers)"
         text = _clipped(ansi.strip(text))
         return f"{ansi.strip(self.error.ename)}: {text}" if text else ansi.strip(self.error.ename)

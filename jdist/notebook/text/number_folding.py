@@ -2,12 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from jdist.core.ranks import ranks_by
 from jdist.notebook.text.limits import naming
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?!\w)")
+_END = re.compile(rf"([^|│┃║\0\x1b\n]*?)({_NUMBER.pattern})")
 _VALUE = re.compile(r"[\[\]{}●]|<\w|\w\(|\([^()]*,")  # A list, dict, tuple, call or repr, or a verdict's mark.
 # Addresses, ids such as UUIDs, and numbers.
 _ANY_DIGITS = re.compile(r"0x[0-9a-fA-F]+|\b(?=[a-fA-F]*\d)[0-9a-fA-F]{4,}\b|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -15,14 +16,14 @@ _SEPARATOR = re.compile("[|│┃║\0\x1b]")  # It may be a table's, or a colou
 _HOLE = "\0"
 _WIDEST = 160  # Characters of a joined line.
 
-LONGEST = 80  # A longer line is never joined with one that differs.
+LONGEST = 80  # A longer line is never like one that differs.
 MOST_JOINED = 8  # The numbers of at most so many ranks are joined in one line.
-MOST_NUMBERS = 4  # A line with more numbers than this is never joined: the result could not be read.
+MOST_NUMBERS = 4  # A line with more numbers than this, such as a table's, is never like one of another rank.
 
 
 def skeleton(text: str) -> str | None:
-    """The text with a hole for each number; None when it is not to be joined with another: too long, no number or too
-    many of them, coloured, holding a list or a repr, or a bar as a table has it.
+    """The text with a hole for each number, as lines that one statement prints share it. None for a line that is like
+    no other: too long, no number or too many of them, coloured, holding a list or a repr, or a bar as a table has it.
     """
     if len(text) > LONGEST or _SEPARATOR.search(text) or _VALUE.search(text):
         return None
@@ -30,45 +31,43 @@ def skeleton(text: str) -> str | None:
 
 
 def joined(texts: Sequence[str]) -> str | None:
-    """One line for ``texts`` of one skeleton, in their order, ``step 5 loss 0.1 | 0.2``; None if more than one number
-    differs, as a reader could not tell which of them belong together.
+    """One line for ``texts``, in their order, ``step 5 loss 0.1 | 0.2``, if they differ only in the number at the end.
+
+    None if they differ anywhere else: ``2 | 4 6 done`` would be read as two lines.
     """
-    found = [_NUMBER.findall(text) for text in texts]
-    words = _NUMBER.sub(_HOLE, texts[0]).split(_HOLE)
-    columns = list(zip(*found, strict=True))
-    if sum(len(set(column)) > 1 for column in columns) != 1:
+    if (found := _split_end(texts)) is None:
         return None
-    numbers = (column[0] if len(set(column)) == 1 else " | ".join(column) for column in columns)
-    line = _filled(words, numbers)
+    words, numbers = found
+    line = words + " | ".join(numbers)
     return line if len(line) <= _WIDEST else None
 
 
-def summarized(texts: Mapping[tuple[int, ...], str]) -> str:
-    """One line for many ranks' texts of one skeleton, ``loss 0.5 … 0.9 (mean 0.7) · nan on rank 17``: the least and the
-    greatest of numbers that differ, the mean if only one of them does, and who has no finite one.
+def summarized(texts: Mapping[tuple[int, ...], str]) -> str | None:
+    """One line for many ranks' texts that differ only in the number at the end, else None: the least and the greatest
+    number, the mean, and who has no finite one, ``loss 0.5 … 0.9 (mean 0.7) · nan on rank 17``.
     """
-    found = [_NUMBER.findall(text) for text in texts.values()]
-    columns = list(zip(*found, strict=True))
-    differ = sum(len(set(column)) > 1 for column in columns)
-    numbers, odd = [], []
-    for column in columns:
-        by_rank = {rank: text for ranks, text in zip(texts, column, strict=True) for rank in ranks}
-        finite = {rank: text for rank, text in by_rank.items() if math.isfinite(float(text))}
-        if len(set(column)) == 1 or not finite:
-            numbers.append(column[0] if len(set(column)) == 1 else " | ".join(sorted(set(column))))
-            continue
-        least, greatest = min(finite.values(), key=float), max(finite.values(), key=float)
-        mean = sum(map(float, finite.values())) / len(finite)
-        between = least if least == greatest else f"{least} … {greatest}"
-        numbers.append(f"{between} (mean {mean:.4g})" if differ == 1 and least != greatest else between)
-        others = ranks_by((rank, text) for rank, text in sorted(by_rank.items()) if rank not in finite)
-        odd += [f"{text} on {naming(ranks)}" for text, ranks in others.items()]
-    words = _NUMBER.sub(_HOLE, next(iter(texts.values()))).split(_HOLE)
-    return " · ".join([_filled(words, numbers), *odd])
+    if (found := _split_end([*texts.values()])) is None:
+        return None
+    words, numbers = found
+    by_rank = {rank: number for ranks, number in zip(texts, numbers, strict=True) for rank in ranks}
+    finite = [number for number in by_rank.values() if math.isfinite(float(number))]
+    others = ranks_by((r, number) for r, number in sorted(by_rank.items()) if not math.isfinite(float(number)))
+    between = []
+    if finite:
+        least, greatest = min(finite, key=float), max(finite, key=float)
+        mean = f" (mean {sum(map(float, finite)) / len(finite):.4g})"
+        between = [f"{words}{least}" if least == greatest else f"{words}{least} … {greatest}{mean}"]
+    odd = [f"{number} on {naming(ranks)}" for number, ranks in others.items()]
+    return " · ".join([*between, *odd] if between else [f"{words}{odd[0]}", *odd[1:]])
 
 
-def _filled(words: Sequence[str], numbers: Iterable[str]) -> str:
-    return words[0] + "".join(number + word for number, word in zip(numbers, words[1:], strict=True))
+def _split_end(texts: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The words with which all texts begin, and the numbers, not all equal, with which they end; else None."""
+    found = [_END.fullmatch(text) for text in texts]
+    words, numbers = {match and match[1] for match in found}, [match[2] for match in found if match is not None]
+    if len(words) > 1 or None in words or len(set(numbers)) < 2:
+        return None
+    return str(words.pop()), numbers
 
 
 def numberless(text: str) -> str:

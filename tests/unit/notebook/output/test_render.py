@@ -456,6 +456,23 @@ def test_numbers_of_many_ranks_can_be_told_apart_in_every_representation():
     assert segment["texts"][17] == {"ranks": "17", "text": "step 0 loss 0.17\nstep 1 loss 1.17"}
 
 
+def test_lines_that_differ_elsewhere_are_one_of_each_rank():
+    """Joined, as ``[0-1] 2 | 4 6 done``, they would be read as two lines."""
+    for size in (2, 16):
+        transcript = Transcript(range(size))
+        for step in range(2):
+            for rank in range(size):
+                transcript.feed(Text((rank,), "stdout", f"{2 * rank} {step} done\n"))
+        made = render(view(ranks=tuple(range(size)), blocks=transcript.blocks()))
+        expected = [f"[{rank}] {2 * rank} {step} done" for step in range(2) for rank in range(size)]
+        assert made["text/plain"].splitlines()[: 2 * size] == expected
+        assert made["text/html"].count(" done") == 2 * size
+        segments = made[MIME]["segments"]
+        assert [(s["kind"], s["ranks"], s["text"]) for s in segments] == [
+            ("text", str(rank), f"{2 * rank} {step} done") for step in range(2) for rank in range(size)
+        ]
+
+
 def test_two_values_on_many_ranks_stand_with_their_ranks():
     transcript = Transcript(range(64))
     for rank in range(64):

@@ -429,12 +429,16 @@ def test_items_are_given_to_the_ranks_named():
         (["loss 0.1", "loss 0.2"], "loss 0.1 | 0.2"),
         (["step 5 loss 0.1", "step 5 loss -2e-3"], "step 5 loss 0.1 | -2e-3"),
         (["loss (train) 0.1", "loss (train) nan"], "loss (train) 0.1 | nan"),
-        (["rank 0 of 2", "rank 0 of 2", "rank 1 of 2"], "rank 0 | 0 | 1 of 2"),
+        (["hello from 0", "hello from 0", "hello from 1"], "hello from 0 | 0 | 1"),
+        (["1 of 4 loaded: 7", "1 of 4 loaded: 8"], "1 of 4 loaded: 7 | 8"),
+        (["2 6 done", "4 6 done"], None),
+        (["rank 0 of 2", "rank 0 of 2", "rank 1 of 2"], None),
+        (["took 0.5 s", "took 0.7 s"], None),
         (["rank 0: nan", "rank 1: 3."], None),
         (["7", "7"], None),
     ],
 )
-def test_lines_are_joined_where_exactly_one_number_differs(lines, expected):
+def test_lines_are_joined_where_only_the_number_at_their_end_differs(lines, expected):
     assert len({skeleton(line) for line in lines}) == 1
     assert joined(lines) == expected
 
@@ -444,10 +448,11 @@ def test_lines_are_joined_where_exactly_one_number_differs(lines, expected):
     [
         ({(0, 1, 2): "loss 0.50", (3,): "loss 0.9"}, "loss 0.50 … 0.9 (mean 0.6)"),
         ({(0,): "step 3 loss -1", (1,): "step 3 loss 2e1"}, "step 3 loss -1 … 2e1 (mean 9.5)"),
-        ({(0,): "rank 0 loss 4", (1,): "rank 1 loss 2"}, "rank 0 … 1 loss 2 … 4"),
+        ({(0,): "rank 0 loss 4", (1,): "rank 1 loss 2"}, None),
+        ({(0,): "loss 4 s", (1,): "loss 2 s"}, None),
         ({(0,): "loss 1", (1, 4): "loss nan", (2,): "loss 3"}, "loss 1 … 3 (mean 2) · nan on ranks 1,4"),
         ({(0,): "loss 1", (1,): "loss inf"}, "loss 1 · inf on rank 1"),
-        ({(0,): "loss nan", (1,): "loss inf"}, "loss inf | nan"),
+        ({(0, 1): "loss nan", (2,): "loss inf"}, "loss nan on ranks 0-1 · inf on rank 2"),
     ],
 )
 def test_numbers_of_many_ranks_are_a_range(lines, expected):
