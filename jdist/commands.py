@@ -1,5 +1,6 @@
 """Commands: the ``jdist`` command line, in the words of ``%dist``. Exit codes: 0, 1 (a rank failed), 2 (usage)."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -7,27 +8,37 @@ from typing import NoReturn
 
 from jdist.core import __version__
 from jdist.core.errors import JdistError, UsageError, nearest
+from jdist.wire.standard_streams import prepare_streams
 
 _USAGE = """\
 usage: jdist COMMAND [options]     jdist COMMAND --help has them all
 
 The words of %dist in a notebook. Exit codes: 0, 1 (a rank failed), 2 (usage).
 """
+_OUTPUT_LOST = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _JOIN = "be a node of a cluster: join [-n RANKS] LINE, FILE or - (the line on standard input)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line; the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    prepare_streams()
     try:
-        return _main(words)
+        code = _main(words)
+        sys.stdout.flush()
     except JdistError as e:
         print(e, file=sys.stderr)
         return 2 if isinstance(e, UsageError) else 1
-    except BrokenPipeError:
-        return 1  # the reader of the output has ended
+    except OSError as e:
+        if e.errno not in _OUTPUT_LOST or e.filename is not None:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 — Python would write the rest when it ends
+        if e.errno != errno.EPIPE:  # else its reader has ended
+            print(f"the output cannot be written: {e.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
+    return code
 
 
 def _main(words: list[str]) -> int:

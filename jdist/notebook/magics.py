@@ -20,6 +20,7 @@ from jdist.notebook.output.screen import TerminalScreen, kernel_screen
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded_errors
 from jdist.notebook.verbs import profiling, values
+from jdist.wire.standard_streams import prepare_streams
 
 _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")
 
@@ -173,6 +174,7 @@ DistMagics.dist.__doc__ = f"{DistMagics.dist.__doc__}\n\n{cell_parser().format_h
 
 def load(shell: Any) -> None:
     """``%load_ext jdist``."""
+    prepare_streams()  # of a terminal; those of a kernel take any text
     magics = DistMagics(shell)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(magics.transform)

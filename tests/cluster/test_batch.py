@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +83,34 @@ def test_a_rank_that_fails_ends_the_job_with_its_code(
     assert job.wait() == code, job.said
     assert says in job.said
     assert "is fresh" not in job.said
+
+
+@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}])
+def test_a_job_prints_what_its_streams_can_show(
+    jobs: Jobs, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PYTHONUTF8": "0", **variables}.items():
+        monkeypatch.setenv(name, value)
+    fork = "import os\nif os.fork() == 0:\n    print('\\u20ac', 'child')\n    os._exit(0)\nos.wait()\n"
+    text = f"{fork}print('\\u25cf \\u20ac', 'begun')\nraise ValueError('\\u2026 \\udcff')\n"
+    job = jobs.start("-n", "2", "--backend", "gloo", jobs.script("prints.py", text))
+    assert job.wait() == 1, job.said
+    for line in ("? ? begun", "? child"):
+        assert f"[0-1] {line}" in job.out or {f"[0] {line}", f"[1] {line}"} <= set(job.out)
+    assert "ValueError" in job.said
+    assert "UnicodeEncodeError" not in job.said
+
+
+@pytest.mark.parametrize("words", ["status", "list", "resources", "vars", "groups", "doctor --no-bandwidth", "logs 0"])
+def test_each_command_prints_what_its_streams_can_show(cluster: jdist.Cluster, words: str) -> None:
+    command = [sys.executable, "-P", "-m", "jdist", *words.split()]
+    if words != "list":
+        command += ["--cluster", cluster.name]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
 
 
 def test_a_script_that_cannot_be_begun_shows_its_own_lines_only(jobs: Jobs) -> None:

@@ -24,6 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from jdist.launch.base import join_words
 from jdist.launch.ray.launcher import RayProgress, RayRequest, fitting, parse_options
+from jdist.wire.standard_streams import prepare_streams
 
 _log = logging.getLogger("jdist.launch")
 
@@ -47,6 +48,7 @@ class RayNode:
     """Actor for one node: it runs the node's agent."""
 
     def __init__(self) -> None:
+        prepare_streams()
         self._agent: asyncio.subprocess.Process | None = None
         self._following: asyncio.Task[tuple[int, str]] | None = None
 

@@ -150,7 +150,7 @@ def _write_private(path: str, text: str) -> None:
     try:
         with contextlib.suppress(FileNotFoundError):
             os.chmod(path, 0o600)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as f:
             f.write(text)
     except OSError as e:
         raise UsageError(f"{typed('manifest')}: {path} cannot be written: {e}") from None

@@ -90,7 +90,7 @@ class FdCapture:
     def after_fork(self) -> None:
         """In a forked child, which has no thread to send output: write into the pipe, line by line."""
         with contextlib.suppress(OSError):  # the user has closed the descriptor
-            text = open(self.fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+            text = open(self.fd, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
             for name in ("stdout", "stderr"):
                 if getattr(sys, name) is self._stream:
                     setattr(sys, name, text)

@@ -53,7 +53,7 @@ PLAIN = set(
     announced may autosave autosaver keep prepare context finish omission plain point rank sharded sharding survey unit
     aside buffer carry ddp index kind load memory rebuild refusal write
     attaching batch module signal signals
-    folded installed traceback
+    folded installed standard traceback
     ansi api chrome cli comm cuda dist fd forkserver gitignore gloo gpu html hub iopub ipykernel jdist json
     jupyter kube kubernetes mpi nccl oom picklable pickle pickler pod ray rpc sigint slurm ssh svg tensor torch
     """,
