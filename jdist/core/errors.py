@@ -22,10 +22,17 @@ Every message says which rank on which node, and what was being done; ``remedies
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jdist.core.remedy import Remedy, sentence
+
+
+def _do_nothing() -> None:
+    """Stands for ``before_shown`` where no notebook is."""
+
+
+before_shown: Callable[[], None] = _do_nothing  # Called when IPython asks one of these errors for its text.
 
 
 class JdistError(Exception):
@@ -41,6 +48,7 @@ class JdistError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """IPython's hook: the notebook user sees the message, not jdist's own frames."""
+        before_shown()
         return [f"{type(self).__name__}: {self}"]
 
 

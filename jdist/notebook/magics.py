@@ -14,6 +14,7 @@ from jdist.core.errors import UsageError
 from jdist.notebook import missing_names, verbs
 from jdist.notebook.cluster_comm import ClusterComm
 from jdist.notebook.completion import RankCompleter, code_start, ranks_part
+from jdist.notebook.error_display import Interrupted, show_shortly
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import TerminalScreen, kernel_screen
@@ -23,13 +24,6 @@ from jdist.notebook.verbs import profiling, values
 from jdist.wire.standard_streams import prepare_streams
 
 _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user interrupted a magic: the notebook shows only that, without jdist's own frames."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt{f': {self}' if str(self) else ''}"]
 
 
 @magics_class
@@ -43,6 +37,7 @@ class DistMagics(Magics):
         self.session = Session(screen, shell.user_ns, "notebook")
         self.completer = RankCompleter(self.session)
         self.comm = ClusterComm(self.session) if screen.has_page else None
+        self.end_error_display: Callable[[], None] = lambda: None
 
     @no_var_expand  # or {…} in an expression would show what the notebook has
     @needs_local_scope
@@ -180,6 +175,7 @@ def load(shell: Any) -> None:
     shell.input_transformers_cleanup.append(magics.transform)
     shell.events.register("post_run_cell", magics.explain_missing)
     magics.completer.install(shell)
+    magics.end_error_display = show_shortly(shell, DistMagics.dist.__code__)
 
 
 def unload(shell: Any) -> None:
@@ -189,6 +185,7 @@ def unload(shell: Any) -> None:
         shell.magics_manager.magics[kind].pop("dist", None)
     if magics is not None:
         magics.completer.remove()
+        magics.end_error_display()
         if magics.comm is not None:
             magics.comm.close()
         with contextlib.suppress(ValueError):  # %load_ext ran in a shell whose events were reset since

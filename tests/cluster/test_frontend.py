@@ -157,6 +157,19 @@ def test_frames_of_packages_are_one_line_of_a_traceback(notebook: Notebook) -> N
     assert "frames in torch" not in whole
 
 
+def test_an_error_is_its_message_although_rich_shows_errors(notebook: Notebook) -> None:
+    notebook.run("import rich.traceback\nrich.traceback.install(show_locals=True);")
+    try:
+        for code in ("%%dist\n1 / 0", "cluster.run('1 / 0')", "%dist check no_name", "%time cluster.run('1 / 0')"):
+            cell = notebook.execute(code)
+            assert cell.status == "error"
+            assert "╭" not in cell.text + cell.stderr
+            assert cell.traceback == [f"{cell.ename}: {cell.evalue}"]
+        assert "╭" in notebook.execute("1 / 0").text
+    finally:
+        notebook.run("shell = get_ipython()\ndel shell.showtraceback, shell._showtraceback, shell.showsyntaxerror")
+
+
 def test_a_deadline(notebook: Notebook) -> None:
     notebook.run("%%dist\nkept = rank + 1")
     began = time.monotonic()

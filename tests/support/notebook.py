@@ -22,6 +22,7 @@ class Cell:
         self.status = ""
         self.ename = ""
         self.evalue = ""
+        self.traceback: list[str] = []
         self.stdout = ""
         self.stderr = ""
         self.displays: list[dict[str, Any]] = []
@@ -96,6 +97,7 @@ class Notebook:
         cell.status = reply["content"]["status"]
         cell.ename = reply["content"].get("ename", "")
         cell.evalue = reply["content"].get("evalue", "")
+        cell.traceback = reply["content"].get("traceback", [])
         return cell
 
     def run(self, code: str) -> Cell:
