@@ -84,9 +84,9 @@ def _drill(s: Session, o: Namespace) -> bool | None:
     spot = Replaceable(s.screen)
 
     def on_step(text: str) -> None:
-        if s.screen.is_live:
+        if spot.is_live:
             spot.show(plain(text))
-        else:
+        elif not s.screen.is_live:
             print(text, file=sys.stderr, flush=True)
 
     drills = bridge().call(run_drills(backends or [own], on_step, kind=s.kind, **options))
