@@ -37,6 +37,8 @@ _CHARS_PER_LINE = 200  # The limit on characters is the limit on lines times thi
 _REWRITES = 4  # With what is written over, the limit on characters times this.
 _BACK = re.compile(r"\r(?!\n)|(\x1b\[\d*[AF])")  # Back to the line's beginning, or to the line above.
 _DISPLAY_LIMIT = 4 << 20  # Bytes of displays of one rank in one run that travel.
+_SMALL_DISPLAY = 64 << 10  # Bytes of a display that has room when larger ones have used up the limit:
+_SMALL_LIMIT = 5 << 20  # this many bytes together with those.
 _LONGEST_NAME = 60  # Characters of the name of a widget.
 _LOG_LIMIT = 256 << 20  # Bytes of a rank's log before the older half is dropped.
 _READ_LIMIT = 8 << 20  # Bytes of a log that are read at most for one answer.
@@ -181,6 +183,35 @@ class _CappedStream:
         return Tail(worker, stream, *left_out, shown)
 
 
+class _CappedDisplays:
+    """One rank's displays in one run, against their limit.
+
+    Only what travels counts, so a display that is too large takes no room from later ones. Large ones leave some to
+    small ones.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._sizes: dict[str, int] = {}  # Of those that can be replaced, by their ids.
+        self._is_full = False
+
+    def admit(self, data: dict[str, Any], size: int, display_id: str) -> dict[str, Any]:
+        """``data`` within the limit, a line in its place, or nothing where even such lines have become too many."""
+        self._bytes -= self._sizes.pop(display_id, 0)  # what is shown again takes the place of what it replaces
+        if self._bytes + size > (_SMALL_LIMIT if size <= _SMALL_DISPLAY else _DISPLAY_LIMIT):
+            left_out = f"[a display of {size:,} bytes was left out: a rank shows at most 4 MB in a run]"
+            data, size = {"text/plain": left_out}, len(left_out)
+        if self._bytes + size > _SMALL_LIMIT:
+            if self._is_full:
+                return {}
+            self._is_full = True
+            data, size = {"text/plain": "[this and all later displays of this rank in this run were left out]"}, 0
+        self._bytes += size
+        if display_id:
+            self._sizes[display_id] = size
+        return data
+
+
 class _RankOutput:
     """One rank's part of a run, waiting to be sent on."""
 
@@ -188,8 +219,7 @@ class _RankOutput:
         self.items: list[Arrived] = []
         self.points: list[MetricPoints] = []
         self.streams = {name: _CappedStream(limit) for name in _STREAMS}
-        self.display_bytes = 0
-        self.display_sizes: dict[str, int] = {}
+        self.displays = _CappedDisplays()
         self.area = 0  # The output widget that captures what is written now.
         self._areas: dict[str, int] = {}
 
@@ -233,7 +263,7 @@ class OutputRelay:
                 clear = read_content(message, ClearContent)
                 part = self._part(message.run, worker)
                 self._add(part, Clear((worker,), clear.wait, part.area))
-                part.display_bytes, part.display_sizes = 0, {}
+                part.displays = _CappedDisplays()
             case "comm_msg":
                 part, comm = self._part(message.run, worker), read_content(message, CommContent)
                 part.note_capture(comm)
@@ -286,21 +316,14 @@ class OutputRelay:
     def _add_display(self, worker: int, message: KernelMessage) -> None:
         content = read_content(message, DisplayContent)
         part = self._part(message.run, worker)
-        size = len(bytes(message.content))
         display_id = str(content.transient.get("display_id", ""))
-        if display_id:  # what is shown again takes the place of what it replaces
-            part.display_bytes -= part.display_sizes.get(display_id, 0)
-            part.display_sizes[display_id] = size
-        part.display_bytes += size
-        data = _without_widget(content.data)
+        shown = _without_widget(content.data)
+        data = part.displays.admit(shown, len(bytes(message.content)), display_id) if shown else {}
         if not data:
             return
-        if part.display_bytes > _DISPLAY_LIMIT:
-            left_out = f"[a display of {size} bytes was left out: this rank showed more than 4 MB in this run]"
-            data = {"text/plain": left_out}
+        metadata = content.metadata if data is shown else {}
         is_result, is_update = message.kind == "execute_result", message.kind == "update_display_data"
-        shown = Display((worker,), data, content.metadata, display_id, is_result, is_update, part.area)
-        self._add(part, shown)
+        self._add(part, Display((worker,), data, metadata, display_id, is_result, is_update, part.area))
 
 
 def _without_widget(data: dict[str, Any]) -> dict[str, Any]:

@@ -292,17 +292,63 @@ def test_a_flush_of_one_run_leaves_the_others(made: Make) -> None:
 # ---------------------------------------------------------------- displays
 
 
+def shown_of(sent: Sent, rank: int) -> list[dict[str, Any]]:
+    return [i.data for i in sent.items() if isinstance(i, Display) and rank in i.ranks]
+
+
+def picture(size: int) -> dict[str, Any]:
+    return {"text/plain": "p", "image/png": "x" * size}
+
+
 def test_displays_past_the_limit_say_what_was_left_out(made: Make) -> None:
     r, sent = made()
-    large = "x" * (3 << 20)
+    large = picture(3 << 20)
     for rank in (0, 0, 1):
-        r.record(rank, display({"text/plain": "p", "image/png": large}))
+        r.record(rank, display(large))
     r.flush()
-    shown = [i for i in sent.items() if isinstance(i, Display)]
-    by_rank = {rank: [i.data for i in shown if rank in i.ranks] for rank in (0, 1)}
-    assert by_rank[0][0]["image/png"] == by_rank[1][0]["image/png"] == large
-    assert set(by_rank[0][1]) == {"text/plain"}
-    assert "was left out" in by_rank[0][1]["text/plain"]
+    first, second = shown_of(sent, 0)
+    assert first == large
+    assert shown_of(sent, 1) == [large]
+    assert set(second) == {"text/plain"}
+    assert re.search(r"3,\d{3},\d{3} bytes was left out", second["text/plain"])
+
+
+@pytest.mark.parametrize("sizes", [[5 << 20], [3 << 20, 900 << 10, 900 << 10], [9 << 20] * 3])
+def test_large_displays_leave_room_for_small_ones(made: Make, sizes: list[int]) -> None:
+    r, sent = made()
+    small = [{"text/plain": f"small {number}"} for number in range(20)]
+    for data in (*map(picture, sizes), *small):
+        r.record(0, display(data, metadata={"image/png": {"width": 8}}))
+    r.flush()
+    items = [i for i in sent.items() if isinstance(i, Display)]
+    assert [i.data for i in items][len(sizes) :] == small
+    assert "left out" in items[len(sizes) - 1].data["text/plain"]
+    assert items[len(sizes) - 1].metadata == {}
+
+
+def test_displays_and_what_is_said_of_those_left_out_are_bounded(made: Make) -> None:
+    r, sent = made()
+    for number in range(90_000):
+        r.record(0, display({"text/plain": "x" * 100, "n": number}))
+    for _ in range(100):
+        r.record(0, display(picture(100 << 10)))
+    r.flush()
+    shown = shown_of(sent, 0)
+    assert sum(len(data["text/plain"]) for data in shown) < 6 << 20
+    assert len(shown) < 90_000
+    assert "all later" in shown[-1]["text/plain"]
+
+
+def test_what_a_display_is_replaced_by_takes_its_room(made: Make) -> None:
+    r, sent = made()
+    same = {"display_id": "a"}
+    r.record(0, display(picture(3 << 20), transient=same))
+    for _ in range(5):
+        r.record(0, display(picture(3 << 20), "update_display_data", transient=same))
+    r.record(0, display(picture(5 << 20), "update_display_data", transient=same))
+    r.record(0, display(picture(3 << 20)))
+    r.flush()
+    assert ["image/png" in data for data in shown_of(sent, 0)] == [True] * 6 + [False, True]
 
 
 # ---------------------------------------------------------------- other bytes
