@@ -34,6 +34,7 @@ _MOST_REMEDIES = 4
 _OVERHEAD = 110  # Bytes of a segment besides its text, as notebooks are written.
 _INLINE = ("text/latex", "text/markdown")
 _LARGEST_DATA = 50_000
+_FIGURES_LIMIT = 1_000_000  # Bytes of figures in JSON, such as Plotly's and Vega's, that one output holds.
 
 RankState = Literal["waiting", "running", "value", "error", "timeout", "interrupted", "lost"]
 Count = Annotated[int, Meta(ge=0)]
@@ -272,7 +273,7 @@ def _pauses(view: RunView, most: int) -> list[PauseJson]:
 
 
 def _segments(blocks: Sequence[Block], limit: int, find: FindPiece) -> list[Segment]:
-    images = images_that_fit(blocks)
+    images, figures = images_that_fit(blocks), _figures_that_fit(blocks)
     previous: list[_Writers] = []
 
     def make(block: Block) -> tuple[int, list[Segment]]:
@@ -280,9 +281,8 @@ def _segments(blocks: Sequence[Block], limit: int, find: FindPiece) -> list[Segm
         first = block.parts[0].item
         if not isinstance(first, OutputLine):
             previous = []
-            shown = [_display(part, images, find) for part in block.parts]
-            weights = (_length(each.text if isinstance(each, GapSegment) else each.data) for each in shown)
-            return _OVERHEAD * len(shown) + sum(weights), [*shown]
+            shown = [_display(part, images, figures, find) for part in block.parts]
+            return _OVERHEAD * len(shown) + sum(map(_weight, shown)), [*shown]
         texts = [VariantText(_written(part.ranks), cut(text_of(part), LONGEST_LINE)) for part in by_rank(block)]
         line = one_line(block)
         lines: list[Segment] = [TextSegment(each.ranks, each.text, first.stream == "stderr") for each in texts]
@@ -321,20 +321,53 @@ def _writers(segment: Segment) -> _Writers:
     return None
 
 
-def _display(part: BlockPart, images: set[int], find: FindPiece) -> GapSegment | DisplaySegment:
+def _display(
+    part: BlockPart, images: set[int], figures: dict[int, dict[str, Any]], find: FindPiece
+) -> GapSegment | DisplaySegment:
     item = part.item
     if not isinstance(item, RichOutput):
         return GapSegment(text_of(part), _written(part.ranks))
     data: dict[str, Any] = {mime: str(item.data[mime]) for mime in _INLINE if mime in item.data}
-    data |= {m: v for m, v in item.data.items() if m.endswith("json")}
     if sum(map(_length, data.values())) > _LARGEST_DATA:
         data = {}
     markup = None if any(mime in data for mime in _INLINE) else richest(item, images)
     piece = find(markup[0]) if markup is not None else None
+    figure = figures.get(id(item))
+    data |= figure or {}
     if piece is None:
-        data["text/plain"] = text_of(part)
+        data["text/plain"] = text_of(part) if figure or not _figure(item) else _left_out(item)
     known = {mime: item.metadata[mime] for mime in data if mime in item.metadata}
     return DisplaySegment(_written(part.ranks), piece, data or None, known or None, item.is_result)
+
+
+def _figures_that_fit(blocks: Sequence[Block]) -> dict[int, dict[str, Any]]:
+    """What front ends draw from JSON, by the ``id`` of its display: the newest of those that fit into the limit."""
+    room, looked_at = _FIGURES_LIMIT, 0
+    chosen = {}
+    for part in (part for block in reversed(blocks) for part in block.parts):
+        if looked_at < _FIGURES_LIMIT * 16 and isinstance(part.item, RichOutput) and (figure := _figure(part.item)):
+            weight = _length(figure)
+            looked_at += weight
+            if weight <= room:
+                room -= weight
+                chosen[id(part.item)] = figure
+    return chosen
+
+
+def _figure(item: RichOutput) -> dict[str, Any]:
+    return {mime: found for mime, found in item.data.items() if mime.endswith("json")}
+
+
+def _left_out(item: RichOutput) -> str:
+    figure = _figure(item)
+    return f"[{', '.join(figure)} of {_length(figure):,} bytes left out, an output holds {_FIGURES_LIMIT:,}]"
+
+
+def _weight(segment: GapSegment | DisplaySegment) -> int:
+    """What the segment counts for; figures have a limit of their own."""
+    if isinstance(segment, GapSegment):
+        return _length(segment.text)
+    return _length({mime: text for mime, text in (segment.data or {}).items() if not mime.endswith("json")})
 
 
 def _length(value: Any) -> int:

@@ -114,6 +114,21 @@ def test_a_result_and_a_display_stand_with_their_ranks() -> None:
     ]
 
 
+def test_figures_in_json_have_a_limit_of_their_own_and_the_newest_are_kept() -> None:
+    mime = "application/vnd.plotly.v1+json"
+    figures = [{"of": number, "data": "x" * size} for number, size in enumerate((600_000, 600_000, 5_000_000, 200_000))]
+    transcript = Transcript(RANKS)
+    for figure in figures:
+        transcript.feed(Display((0,), {mime: figure}))
+    transcript.feed(Text((0,), "stdout", "text\n" * 1000))
+    oldest, middle, largest, newest, lines = structure(transcript)["segments"]
+    assert (middle["data"][mime], newest["data"][mime]) == (figures[1], figures[3])
+    for left_out, size in ((oldest, "600,0"), (largest, "5,000,0")):
+        assert list(left_out["data"]) == ["text/plain"]
+        assert f"{mime} of {size}" in left_out["data"]["text/plain"].replace("[", "")
+    assert lines["text"].count("text") == 1000
+
+
 @pytest.mark.parametrize("before", ["plain", "é", "🙂 and é\n🙂"])
 def test_pictures_tables_and_tracebacks_are_named_where_the_html_has_them(before: str) -> None:
     transcript = Transcript(RANKS)
