@@ -1,12 +1,18 @@
-"""Libraries that were written for torchrun, unchanged: to each of them a rank is one process of a launched world."""
+"""Libraries, unchanged: to those that were written for torchrun, a rank is one process of a launched world; to those
+that display something or look for the notebook's folder, it is a kernel beside the notebook's.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 import jdist
+from jdist.core.messages.runs import Display, Output
 from support.lacking import lacking
 
 WORLD = range(4)
@@ -144,3 +150,44 @@ def test_transformers(cluster: jdist.Cluster) -> None:
     run = cluster.run(code, timeout=120)
     assert run.values == {r: (4, r, r % 2, 4, True, ["ProgressCallback"]) for r in WORLD}
     assert "100%|" in run.outcomes[0].stderr
+
+
+def test_plotly(cluster: jdist.Cluster) -> None:
+    """As in the notebook's kernel, its JavaScript does not travel with a figure."""
+    need("plotly")
+    code = """
+    import plotly.graph_objects as go, plotly.io
+    figure = go.Figure(go.Scatter(y=[1, 2, rank]))
+    figure.show()
+    display(figure)
+    plotly.io.renderers.default
+    """
+    run = cluster.submit(code, tuple(WORLD), timeout=120)
+    messages: list[object] = []
+    run.watch(messages.append)
+    assert run.wait(150)
+    assert run.values == dict.fromkeys(WORLD, "plotly_mimetype")
+    mime = "application/vnd.plotly.v1+json"
+    items = [item for message in messages if isinstance(message, Output) for item in message.items]
+    figures = [item for item in items if isinstance(item, Display) and not item.is_result]
+    assert Counter(rank for figure in figures for rank in figure.ranks) == dict.fromkeys(WORLD, 2)
+    assert {name for figure in figures for name in figure.data} == {mime}
+    assert {figure.data[mime]["data"][0]["y"][2] for figure in figures} == set(WORLD)
+
+
+def test_hydra(fresh_cluster: Callable[..., jdist.Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is one beside the notebook, also where a cell has changed the working directory since."""
+    need("hydra")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "config.yaml").write_text("lr: 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    cluster = fresh_cluster(2, 1)
+    code = """
+    import os
+    from hydra import compose, initialize
+    os.chdir("/")
+    with initialize(version_base=None, config_path="conf"):
+        settings = compose("config", overrides=[f"+rank={rank}"])
+    settings.lr, settings.rank
+    """
+    assert cluster.run(code, timeout=60).values == {0: (0.5, 0), 1: (0.5, 1)}

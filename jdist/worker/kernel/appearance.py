@@ -1,20 +1,24 @@
-"""The appearance of a rank to libraries: what torchrun starts in a terminal, though it is an ipykernel underneath.
+"""The appearance of a rank to libraries: a notebook's kernel for what they display, and what torchrun starts in a
+terminal for everything else.
 
 Libraries look at different facts to find out whether they run in a notebook, at a prompt or in a launched process, and
-choose widgets, HTML or text, or refuse distributed training, by the answer. Each of these facts is set here:
+choose widgets, HTML or text, or refuse distributed training, by the answer. Displays travel to the notebook as those of
+its own kernel do, but widgets have no connection to it. Each of these facts is set here:
 
 =====================================================  ==========================================================
 ``sys.ps1``                                            Lightning (Fabric and Trainer), matplotlib
-``"IPKernelApp" in get_ipython().config``              transformers, and tqdm before 4.70
-``type(get_ipython()).__name__``, or of its bases      rich, huggingface_hub, fastprogress
+``"IPKernelApp" in get_ipython().config``              transformers, enlighten, and tqdm before 4.70
+``type(get_ipython()).__name__``, or of its bases      plotly, hydra and all others, which are told the truth, except
+                                                       rich, huggingface_hub, ray and halo
 ``"ipykernel.zmqshell" in sys.modules``                tqdm, whose two modules for notebooks are replaced instead
 ``sys.stdout.isatty()``                                rich, huggingface_hub: whether a bar may be drawn over
 ``os.get_terminal_size(sys.stdout.fileno())``          tqdm, rich, ``shutil``
 ``COLUMNS`` and ``LINES`` in the environment           rich, ``shutil``, which prefer them to the terminal's size
 =====================================================  ==========================================================
 
-torchrun's environment is set with each generation (:mod:`jdist.worker.groups.formation`). ``get_ipython()`` stays, as
-magics need it. The notebook shows the ranks' text as a terminal would (:mod:`jdist.notebook.output.terminal_emulator`).
+docs/libraries.md lists what each library makes of them. torchrun's environment is set with each generation
+(:mod:`jdist.worker.groups.formation`). The notebook shows the ranks' text as a terminal would
+(:mod:`jdist.notebook.output.terminal_emulator`).
 """
 
 import importlib.abc
@@ -26,11 +30,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ipykernel.zmqshell import ZMQInteractiveShell
 from traitlets.config import Config
 
 from jdist.worker.compat.ipykernel import write_to_a_terminal
 
-_NAME = "RankShell"
+_WIDGET_USERS = {"halo", "huggingface_hub", "ray", "rich"}
+"""Packages that use widgets where the shell's class has the name of a notebook's, and text elsewhere; halo registers a
+callback, which fails after each cell.
+"""
 _COLUMNS, _LINES = 100, 40  # The size of the terminal: what fits into a notebook's output.
 
 
@@ -38,9 +46,7 @@ def set_up(shell: Any) -> None:
     """Have this process look like a launched one; once, before user code runs and before it imports anything."""
     remove_prompts()
     shell.config = _RankConfig(shell.config)
-    for kind in type(shell).__mro__:
-        if kind.__name__ == "ZMQInteractiveShell":
-            kind.__name__ = _NAME
+    _name_by_asker(ZMQInteractiveShell)
     for fd, stream in ((1, sys.stdout), (2, sys.stderr)):
         write_to_a_terminal(stream, fd)
     os.get_terminal_size = _with_size(os.get_terminal_size)
@@ -53,6 +59,19 @@ def remove_prompts() -> None:
     """Take away what ``code.interact`` and embedded shells leave behind, too: the sign of a process at a prompt."""
     for name in ("ps1", "ps2"):
         vars(sys).pop(name, None)
+
+
+def _name_by_asker(shell: Any) -> None:
+    """Have the class of the shell give its name to everyone but ``_WIDGET_USERS``."""
+    metaclass: Any = type(shell)
+
+    class Named(metaclass):  # type: ignore[misc]
+        @property
+        def __name__(self) -> str:
+            asker = str(sys._getframe(1).f_globals.get("__name__"))
+            return "RankShell" if asker.partition(".")[0] in _WIDGET_USERS else str(super().__name__)
+
+    shell.__class__ = Named
 
 
 def _with_size(original: Callable[[int], os.terminal_size]) -> Callable[..., os.terminal_size]:
