@@ -6,14 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import jdist
 from jdist.core.messages.runs import Display, Output
-from support.lacking import lacking
+from support.lacking import need
 
 WORLD = range(4)
 
@@ -21,11 +20,6 @@ WORLD = range(4)
 @pytest.fixture(autouse=True)
 def quiet(cluster: jdist.Cluster) -> None:
     cluster.run("import warnings; warnings.simplefilter('ignore')")
-
-
-def need(package: str) -> None:
-    if find_spec(package) is None:
-        lacking(f"the package {package}: pip install 'jdist[test]'")
 
 
 def test_accelerate(cluster: jdist.Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import NoReturn
 
 import pytest
@@ -13,3 +14,9 @@ def lacking(reason: str) -> NoReturn:
     if os.environ.get("JDIST_CI"):
         pytest.fail(f"missing in CI: {reason}")
     pytest.skip(reason)
+
+
+def need(package: str) -> None:
+    """End the test if a package of the extra ``test`` is not installed."""
+    if find_spec(package) is None:
+        lacking(f"the package {package}: pip install 'jdist[test]'")

@@ -76,6 +76,7 @@ class Run(HasPhase[RunPhase]):
     deadline: float | None = None
     time_left: float | None = None  # Until the deadline, which stands still while a rank is paused.
     has_told_time: bool = False  # The clients were told that it does.
+    has_told_launch: bool = False  # The clients were told that its ranks need no launcher.
     diagnose_until: float | None = None  # While *diagnosing*: polls until then may explain the loss of a rank.
     give_up_at: float | None = None  # While *aborting*: ranks that are not free by then are replaced.
     handlers: dict[int, float] = field(default_factory=dict)  # By rank whose cell goes on: when it is given up.

@@ -8,6 +8,7 @@ from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import ON_REFORM, AbortReason, Run
 from jdist.controller.model.world import Node
+from jdist.controller.runs import launch_conflict
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.core.messages import runs as messages
@@ -119,7 +120,17 @@ class RunLifecycle:
             last_line = item.text.rstrip("\n").rpartition("\n")[2][:_LAST_LINE]
             for number in item.ranks if isinstance(item, Text) else (item.rank,):
                 m.world.ranks[number].last_line = last_line
+            self._tell_launch(m.runs.running.get(output.run), item.text)
         self._forward(output)
+
+    def _tell_launch(self, run: Run | None, text: str) -> None:
+        """Tell the client once if the text is the sign of a launch conflict."""
+        if run is None or run.has_told_launch:
+            return
+        notice = launch_conflict.find(text, run.number, run.ranks)
+        if notice is not None:
+            run.has_told_launch = True
+            self._model.tell(run, notice)
 
     def handle_metrics(self, _: Node, metrics: MetricsLogged) -> None:
         """Forward what ranks logged, as their output."""
@@ -156,6 +167,8 @@ class RunLifecycle:
         settled = run.record(done, m.now) if run is not None else None
         if run is None or settled is None:
             return
+        if settled.error is not None:
+            self._tell_launch(run, settled.error.evalue)
         m.tell(run, settled)
         if done.has_broken_group:
             m.is_dirty = True

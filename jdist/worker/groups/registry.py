@@ -7,9 +7,11 @@ replaced (see worker/groups/rebind).
 
 import gc
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from types import FrameType
 from typing import Any, TypeGuard
 
 import torch
@@ -33,6 +35,7 @@ from jdist.worker.observe.call_log import CallLog
 _log = logging.getLogger("jdist.worker")
 
 _ABANDONED = 5.0  # Seconds for a formation that was given up to end.
+_LAUNCHERS = ("torch.distributed.elastic.", "accelerate.launchers")  # Modules that give ranks to what they fork.
 
 
 class GroupRegistry:
@@ -172,9 +175,15 @@ class GroupRegistry:
     # ------------------------------------------------------------ in a forked child
 
     def after_fork(self) -> None:
-        """In a forked child: stop logging and patching calls; torch keeps the world until `forget_inherited`."""
+        """In a forked child: stop patching calls; torch keeps the world until `forget_inherited`.
+
+        A launcher's child is told its rank in another world, so it begins without one.
+        """
         self._formation, self._is_forked = None, True
         self._set_unformed("")
+        self.log.refuse_inherited()
+        if _is_launched():
+            self.forget_inherited()
 
     def forget_inherited(self) -> bool:
         """In a forked child, take the rank's groups out of torch's registries, once; whether that was done.
@@ -184,6 +193,7 @@ class GroupRegistry:
         if not self._is_forked:
             return False
         self._is_forked = False
+        self.log.forget_inherited()
         self._inherited = torch_compat.groups()
         torch_compat.forget_groups()
         return True
@@ -318,6 +328,16 @@ class GroupRegistry:
             if name not in self._namespace or name not in self._bound or self._namespace[name] is self._bound[name]:
                 self._namespace[name] = value
                 self._bound[name] = value
+
+
+def _is_launched() -> bool:
+    """Whether a launcher forks this child: it tells the child its rank, and has it form a world."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(_LAUNCHERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _abort_nccl() -> None:

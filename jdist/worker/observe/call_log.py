@@ -26,6 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import UsageError
 from jdist.core.observation import Channel
+from jdist.core.outcome import FORKED
 from jdist.worker.cells import script
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import breaks_group
@@ -42,10 +43,11 @@ COLLECTIVES = (
 )
 TRANSFERS = frozenset({"send", "recv", "isend", "irecv", "send_object_list", "recv_object_list"})
 _RECORDED = [op for op in (*COLLECTIVES, *TRANSFERS) if hasattr(dist, op)]
+_BACKWARD = "backward"
 # Functions in whose course C++ calls collectives, which only the flight recorder sees, by the module they are in:
 # autograd's pass backward, in which DDP reduces gradients, and the functional collectives.
 _CALLERS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (torch.autograd, ("backward",)),
+    (torch.autograd, (_BACKWARD,)),
     (torch_compat.functional_collectives, torch_compat.names_of_functional_collectives()),
 )
 # Replaced in distributed_c10d as well, which compares a P2POp's function with its own; send and recv call them.
@@ -59,6 +61,7 @@ _OTHERS = (
 )
 _DEPTH = 40  # Frames above the call that are searched for a cell's.
 _LISTED = 64  # Tensors of a list that are described.
+_ALL_THREADS: Any = range(sys.maxsize)  # As a set of their identifiers.
 _NEWEST = 256  # How many recent calls (of all threads) are searched for one that has not returned.
 _NONE: dict[str, Any] = {}
 _ASKED = (
@@ -157,6 +160,20 @@ class CallLog:
         """Record that a call of torch.distributed, or the wait for it, raised ``error``."""
         self.has_broken_group = self.has_broken_group or breaks_group(error)
 
+    def refuse_inherited(self) -> None:
+        """In a forked child: refuse what would wait for the connections and threads of its rank, which it lacks."""
+        self.askers = _ALL_THREADS
+
+    def forget_inherited(self) -> None:
+        """In a forked child, whose groups are now its own: refuse nothing."""
+        self.askers = set()
+
+    def _refuse(self, op: str) -> None:
+        if self.askers is not _ALL_THREADS:
+            raise UsageError(f"{op} was called {_ASKED}")
+        if op != _BACKWARD:  # which has collectives only in a model that was wrapped by them
+            raise UsageError(f"{op} {FORKED}")
+
     def install(self) -> None:
         """Put the closures in place of the public functions, once a process, before user code runs."""
         for op in _RECORDED:
@@ -178,7 +195,7 @@ class CallLog:
         def logged(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             if (thread := threading.get_ident()) in log.askers:
-                raise UsageError(f"{op} was called {_ASKED}")
+                log._refuse(op)
             frame: FrameType | None = sys._getframe(1)
             if frame.f_code.co_filename not in log.cells:  # type: ignore[union-attr]
                 frame = log.cell_frame(frame)
