@@ -9,9 +9,9 @@ from msgspec import Struct, field
 from jdist.core.remedy import Remedy
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+"""The MIME type of a widget of ipywidgets. The front end is not connected to the widgets of ranks."""
 FORKED = "was called in a forked child of a rank, which has no connection to the rank's groups"
 """What an error says of a collective that could only hang."""
-"""The MIME type of a widget of ipywidgets. The front end is not connected to the widgets of ranks."""
 
 OutcomeKind = Literal["value", "error", "timeout", "interrupted", "lost"]
 

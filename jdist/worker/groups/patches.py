@@ -47,7 +47,7 @@ def install(groups: GroupRegistry) -> None:
     waits.install()  # first: the frame that the next line adds is seen by worker/observe
     _mark_work_waits(groups.log)
     remember_receives()
-    rebind.remember_ddp_modules()
+    rebind.remember_ddp_modules(groups.log.check)
     groups.environment.install()
     groups.rpc.install()
     groups.log.install()

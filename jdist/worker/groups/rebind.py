@@ -6,7 +6,7 @@ That is users' variables, FSDP's mesh objects and DDP's C++ reducer. DTensor and
 import functools
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, MethodType, ModuleType
 from typing import Any
 
@@ -28,12 +28,16 @@ _ddps: weakref.WeakSet[Any] = weakref.WeakSet()
 _New = dict[int, ProcessGroup]  # By the id of the group whose place it takes.
 
 
-def remember_ddp_modules() -> None:
-    """Remember every DistributedDataParallel module while it lives; once a process."""
+def remember_ddp_modules(check: Callable[[str], None]) -> None:
+    """Remember every DistributedDataParallel module while it lives; once a process.
+
+    ``check`` is called first: the ranks compare and copy a module's parameters in C++ when it is made.
+    """
     original = DistributedDataParallel.__init__
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        check("DistributedDataParallel")
         original(self, *args, **kwargs)
         _ddps.add(self)
 

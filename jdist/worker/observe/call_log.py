@@ -168,11 +168,12 @@ class CallLog:
         """In a forked child, whose groups are now its own: refuse nothing."""
         self.askers = set()
 
-    def _refuse(self, op: str) -> None:
-        if self.askers is not _ALL_THREADS:
-            raise UsageError(f"{op} was called {_ASKED}")
-        if op != _BACKWARD:  # which has collectives only in a model that was wrapped by them
+    def check(self, op: str) -> None:
+        """Raise UsageError if this thread, or any in this process, may call no collective."""
+        if self.askers is _ALL_THREADS and op != _BACKWARD:  # which has collectives only in modules of DDP
             raise UsageError(f"{op} {FORKED}")
+        if self.askers is not _ALL_THREADS and threading.get_ident() in self.askers:
+            raise UsageError(f"{op} was called {_ASKED}")
 
     def install(self) -> None:
         """Put the closures in place of the public functions, once a process, before user code runs."""
@@ -195,7 +196,7 @@ class CallLog:
         def logged(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             if (thread := threading.get_ident()) in log.askers:
-                log._refuse(op)
+                log.check(op)
             frame: FrameType | None = sys._getframe(1)
             if frame.f_code.co_filename not in log.cells:  # type: ignore[union-attr]
                 frame = log.cell_frame(frame)
