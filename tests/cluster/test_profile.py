@@ -94,7 +94,7 @@ def test_a_cell_that_fails_or_is_interrupted_has_a_profile(cluster: jdist.Cluste
     assert all(each.computing > 0 for each in failed.table.values())
     endless = "while True:\n    square @ square"
     run = cluster.submit(endless, (0, 1), profile=jdist.ProfileOptions())
-    eventually(lambda: len(cluster.look([0, 1])) == 2 and run.state == "running")
+    assert eventually(lambda: all(seen.doing.line == 2 for seen in cluster.look([0, 1]).values()))
     cluster.interrupt()
     assert run.wait(60)
     cut = cluster.read_profile(run)

@@ -279,8 +279,10 @@ def test_a_cluster_without_clients_ends(fresh_cluster: Callable[..., jdist.Clust
 def test_the_controller_asked_to_end(fresh_cluster: Callable[..., jdist.Cluster], traces: Traces) -> None:
     before = traces.snapshot()
     own = fresh_cluster(1, 1)
+    run = own.run("import time; time.sleep(100)", background=True)
     os.kill(own.asynchronous.link.connection.pid, 15)
+    assert run.wait(60)
     with pytest.raises(jdist.ConnectionLost, match="SIGTERM"):
-        own.run("import time; time.sleep(100)")
+        run.check()
     own.detach()
     assert eventually(lambda: not traces.excess(before)), traces.excess(before)

@@ -57,7 +57,7 @@ def test_code_is_synced_kept_up_to_date_and_goes_with_the_cluster(fresh_cluster:
     own.sync(str(src))
     run = own.run("f()", ranks=[0])
     assert run.values == {0: "two"}
-    assert "module mod was synced and cannot be loaded: SyntaxError" in run.outcomes[0].stderr
+    assert "module mod has changed and cannot be loaded: SyntaxError" in run.outcomes[0].stderr
 
     (src / "data.bin").unlink()
     write(src, "six")

@@ -163,6 +163,8 @@ class RunLifecycle:
     def record_rank_done(self, done: messages.RankDone) -> None:
         """A rank's part of a run is over; with the last one, so is the run."""
         m = self._model
+        if m.phase == "stopping" and done.kind == "error":
+            return  # Ranks interrupt their cells to end. The run is lost with its cluster, which clients are told.
         run = m.runs.running.get(done.run)
         settled = run.record(done, m.now) if run is not None else None
         if run is None or settled is None:
