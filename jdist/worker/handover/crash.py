@@ -10,9 +10,9 @@ the same signal. A fault on the thread that saves ends it at once, while one tha
 Installed below faulthandler's handlers, which need no interpreter: what they write tells the agent of a failure in
 which Python cannot run any more.
 
-Python counts these signals as having their default action, because it did not install the handlers itself. Code that
-saves all handlers and restores them later, such as Lightning's Trainer, would therefore remove these without knowing,
-which would show only when a process fails. So in ``signal.signal`` these signals' default is this handler.
+Python counts a signal as having its default action if C code installed its handler. Code that saves all handlers and
+restores them later, such as Lightning's Trainer, would therefore remove these handlers without knowing it, and others
+such as that of stack dumps. So in ``signal.signal`` the default of a signal is the handler that C code installed.
 """
 
 import _thread
@@ -77,7 +77,7 @@ class CrashHandler:
         self._own = _HandlerEntry(
             ctypes.cast(self._callback, ctypes.c_void_p), flags=_ON_STACK if _HAS_OWN_STACK else 0
         )
-        self._above: dict[int, _HandlerEntry] = {}  # faulthandler's, by signal.
+        self._defaults: dict[int, _HandlerEntry] = {}  # By signal, what was there when Python set a handler instead.
         self._stack = mmap.mmap(-1, _STACK)
         self._line = line
         self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -88,9 +88,6 @@ class CrashHandler:
             self._libc.sigaction(int(number), ctypes.byref(self._own), None)
         self._line.setblocking(False)  # faulthandler's text is left out rather than waited for
         faulthandler.enable(self._line.fileno())
-        for number in SIGNALS:
-            self._above[number] = _HandlerEntry()
-            self._libc.sigaction(int(number), None, ctypes.byref(self._above[number]))
         signal.signal = self._keeping(signal.signal)
         stack = _Stack(ctypes.addressof(ctypes.c_char.from_buffer(self._stack)), 0, _STACK)
         self._libc.sigaltstack(ctypes.byref(stack), None)  # after faulthandler's own, which is too small for Python
@@ -103,13 +100,18 @@ class CrashHandler:
         os._exit(1)
 
     def _keeping(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``signal.signal`` so that what it takes for the default of these signals is this handler."""
+        """Wrap ``signal.signal`` so that the default of a signal is what C code installed."""
 
         @functools.wraps(original)
         def set_handler(signalnum: Any, handler: Any) -> Any:
+            entry = _HandlerEntry()
+            is_read = self._libc.sigaction(int(signalnum), None, ctypes.byref(entry)) == 0
             before = original(signalnum, handler)
-            if handler == signal.SIG_DFL and signalnum in self._above and os.getpid() == self._pid:
-                kept = self._above[signalnum] if faulthandler.is_enabled() else self._own
+            if is_read and before == signal.SIG_DFL:
+                self._defaults[signalnum] = entry
+            if handler == signal.SIG_DFL and signalnum in self._defaults and os.getpid() == self._pid:
+                is_faults = signalnum in SIGNALS and not faulthandler.is_enabled()  # its handlers would do nothing
+                kept = self._own if is_faults else self._defaults[signalnum]
                 self._libc.sigaction(int(signalnum), ctypes.byref(kept), None)
             return before
 

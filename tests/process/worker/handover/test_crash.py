@@ -144,3 +144,31 @@ def test_a_handler_of_the_users_own_takes_the_place_of_this_one() -> None:
     time.sleep(100)
     """
     assert run(own) == (3, "mine\n", "")
+
+
+def test_code_that_restores_all_handlers_keeps_those_that_python_does_not_know() -> None:
+    restored = """
+    import faulthandler
+    from jdist.worker.kernel import job_end
+
+    def restore():
+        saved = {n: signal.getsignal(n) for n in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}}
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        for number, handler in saved.items():
+            if handler is not None:
+                signal.signal(number, handler)
+
+    faulthandler.register(signal.SIGRTMAX, open(os.devnull, "w"))
+    restore()
+    os.kill(os.getpid(), signal.SIGRTMAX)
+    job_end.outlive(wanted=True)
+    restore()
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    print("alive", flush=True)
+    job_end.outlive(wanted=False)
+    restore()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(100)
+    """
+    assert run(restored)[:2] == (-signal.SIGTERM, "alive\n")
