@@ -22,6 +22,7 @@ class Call(Struct, frozen=True, omit_defaults=True):
     op: str  # As torch.distributed names it: all_reduce, broadcast, send, recv, ...; of DDP's reducer, all_reduce.
     group: str
     number: int = 0  # Sequence number of a collective in its group, from 1, on every rank; 0 for a send or recv.
+    is_expected: bool = False  # It waits before it is numbered; `number` is the one that comes next in its group.
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()  # "float32", one for each shape.
     detail: str = ""  # Other arguments that ranks must agree on: "src=1", "splits=[1, 3]→[2, 2]"; "" if unknown.

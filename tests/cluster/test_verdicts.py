@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -15,13 +16,17 @@ import jdist
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.observation import Verdict
 from support.cells import ALL_REDUCE
+from support.leaks import Traces
+from support.shared_cluster import SharedCluster
 from support.waits import eventually
 
 SETUP = """
+import datetime
 import time
 import torch.distributed._functional_collectives as funcol
 pair = dist.new_group([0, 1])
-_net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+if dist.get_debug_level() != dist.DebugLevel.DETAIL:  # with it, torch 2.13 and 2.14 crash in DDP without a GPU
+    _net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
 """
 JUDGED = 10.0
 """Seconds until a test gives up waiting for a verdict; how soon it really comes is benchmarks/verdict.py's matter."""
@@ -40,6 +45,24 @@ HANGS = {
         "if rank != 1:\n    dist.all_reduce(torch.ones(16))", "missing", (1,), "[16] float32 of group world"
     ),
     "one rank skips a barrier": Hang("if rank: dist.barrier()", "missing", (0,), "has not entered barrier #"),
+    "one rank skips a monitored barrier": Hang(
+        "if rank != 2:\n    dist.monitored_barrier(timeout=datetime.timedelta(minutes=5))",
+        "missing",
+        (2,),
+        "has not entered monitored_barrier of group world",
+    ),
+    "one rank sends to another that is in a monitored barrier": Hang(
+        "dist.send(torch.ones(2), 0) if rank == 1 else dist.monitored_barrier(timeout=datetime.timedelta(minutes=5))",
+        "cycle",
+        (0, 1),
+        "wait for each other in a circle",
+    ),
+    "one rank alone enters it": Hang(
+        "if rank == 0: dist.reduce(torch.ones(2), 0)",
+        "missing",
+        (0,),
+        "only rank 0 (node 0, {host}) has entered reduce #",
+    ),
     "two ranks skip it": Hang("if rank > 1:\n    dist.all_reduce(torch.ones(2))", "missing", (0, 1), "at cell line 2"),
     "async and waited for": Hang(
         "if rank != 3:\n    h = dist.all_reduce(torch.ones(2), async_op=True)\n    h.wait()", "missing", (3,), "line 3"
@@ -155,12 +178,31 @@ HANGS = {
 }
 
 
-@pytest.fixture
-def ready(cluster: jdist.Cluster) -> jdist.Cluster:
-    """Groups that the cells use; a re-forming makes them again."""
-    if cluster.run("'_net' in globals()", timeout=30).values != dict.fromkeys(range(4), True):
+def prepare(cluster: jdist.Cluster) -> jdist.Cluster:
+    """Make the groups that the cells use; a re-forming makes them again."""
+    if cluster.run("'pair' in globals()", timeout=30).values != dict.fromkeys(range(4), True):
         cluster.run(SETUP, timeout=60)
     return cluster
+
+
+@pytest.fixture
+def ready(cluster: jdist.Cluster) -> jdist.Cluster:
+    return prepare(cluster)
+
+
+@pytest.fixture(scope="module")
+def comparing_ranks(run_traces: Traces) -> Iterator[SharedCluster]:
+    """A cluster whose ranks compare the arguments of each collective before they begin it."""
+    ranks = SharedCluster(run_traces, "comparing", env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, warm=False)
+    ranks.get()
+    yield ranks
+    ranks.end()
+
+
+@pytest.fixture
+def comparing(comparing_ranks: SharedCluster, traces: Traces) -> Iterator[jdist.Cluster]:
+    yield prepare(comparing_ranks.get())
+    comparing_ranks.check()
 
 
 def judged(run: jdist.CellRun) -> Verdict:
@@ -175,19 +217,37 @@ def recovers(cluster: jdist.Cluster, run: jdist.CellRun) -> None:
     assert cluster.run(ALL_REDUCE, timeout=60).values == dict.fromkeys(range(4), 4.0)
 
 
-@pytest.mark.parametrize("name", HANGS)
-def test_a_hang_names_its_culprit(ready: jdist.Cluster, name: str) -> None:
-    hang = HANGS[name]
-    run = ready.run(textwrap.dedent(hang.code), background=True)
+def names_its_culprit(cluster: jdist.Cluster, hang: Hang) -> None:
+    run = cluster.run(textwrap.dedent(hang.code), background=True)
     found = judged(run)
     assert (found.kind, found.responsible) == (hang.kind, hang.responsible), str(found)
-    assert hang.words.format(host=ready.topology.hostnames[0]) in str(found)
+    assert hang.words.format(host=cluster.topology.hostnames[0]) in str(found)
     assert run.state == "running"
-    (shown,) = ready.status().verdicts  # a later poll may have found it again: then its times are later
+    (shown,) = cluster.status().verdicts  # a later poll may have found it again: then its times are later
     assert shown.is_same_finding(found)
-    recovers(ready, run)
+    recovers(cluster, run)
     with pytest.raises(jdist.CellInterrupted, match="did not finish"):
         run.check()
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_a_hang_names_its_culprit(ready: jdist.Cluster, name: str) -> None:
+    names_its_culprit(ready, HANGS[name])
+
+
+COMPARED = {n: h for n, h in HANGS.items() if h.kind != "mismatch" and not re.search(r"_net|funcol", h.code)}
+COMPARED["async and waited for"] = HANGS["async and waited for"]._replace(words="line 2")  # the call itself blocks
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_hang_names_its_culprit_where_torch_compares_calls_first(comparing: jdist.Cluster, name: str) -> None:
+    names_its_culprit(comparing, COMPARED[name])
+
+
+def test_a_failure_frees_the_others_where_torch_compares_calls_first(comparing: jdist.Cluster) -> None:
+    with pytest.raises(jdist.CellError, match="ZeroDivisionError") as caught:
+        comparing.run("1 / 0 if rank == 1 else dist.barrier()", timeout=60)
+    assert {r: o.kind for r, o in caught.value.outcomes.items() if r != 1} == dict.fromkeys((0, 2, 3), "interrupted")
 
 
 SIZES = "n = 1007 if rank == 2 else 1000\n"

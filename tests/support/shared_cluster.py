@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psutil
 import pytest
 
@@ -16,8 +18,11 @@ IDLE_TIMEOUT = 60.0
 class SharedCluster:
     """Two nodes of two ranks with gloo, for every test that does not break it. Made anew after one that did."""
 
-    def __init__(self, traces: Traces):
+    def __init__(self, traces: Traces, name: str = "shared", **options: Any):
         self._traces = traces
+        self._name = name
+        self._options = options
+        self._pids: set[int] = set()
         self._cluster: jdist.Cluster | None = None
         self._broken: jdist.JdistError | None = None
 
@@ -32,13 +37,14 @@ class SharedCluster:
     def _start(self) -> None:
         try:
             self._cluster = jdist.start(
-                nproc_per_node=2, nnodes=2, backend="gloo", name="shared", timeout=180, idle_timeout=IDLE_TIMEOUT
+                2, 2, backend="gloo", name=self._name, timeout=180, idle_timeout=IDLE_TIMEOUT, **self._options
             )
         except jdist.JdistError as e:
             self._broken = e
             raise
         self._traces.note_clusters()
-        self._traces.shared = {self._cluster.asynchronous.link.connection.pid, *node_pids(self._cluster)}
+        self._pids = {self._cluster.asynchronous.link.connection.pid, *node_pids(self._cluster)}
+        self._traces.shared |= self._pids
 
     def check(self) -> None:
         """The world is whole and idle."""
@@ -53,7 +59,7 @@ class SharedCluster:
 
     def end(self) -> None:
         cluster, self._cluster = self._cluster, None
-        self._traces.shared = set()
+        self._traces.shared -= self._pids
         if cluster is not None:
             cluster.stop()
 

@@ -5,7 +5,8 @@ The rules, of which the first that applies decides::
     rule        applies if                                              kind                      responsible
     mismatched  members of a group called different things under one    mismatch                  those that differ from
                 sequence number                                                                   a majority
-    absent      a wait needs a rank whose part of the run is over       missing, transfer, store  that rank
+    absent      a wait needs a rank whose part of the run is over       missing, transfer, store  that rank, or if most
+                                                                                                  are over, the others
     unset       a rank waits at the store for a key, and every rank     store                     that rank, or no rank
                 that could set it can only wait                                                   if all do
     circular    the waits form a circle                                 cycle, transfer           its members
@@ -25,7 +26,18 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct, structs
 
 from jdist.controller.verdict import mismatch, phrases
-from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, circle, is_send, is_served, may_move, meet, needs
+from jdist.controller.verdict.wait_graph import (
+    Ranks,
+    RankSnapshot,
+    circle,
+    is_send,
+    is_served,
+    may_move,
+    meet,
+    members,
+    missing,
+    needs,
+)
 from jdist.core.observation import ActivityKind, Call, Verdict, VerdictKind, sizes
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 from jdist.core.remedy import Remedy
@@ -91,13 +103,24 @@ def _absent(case: Case) -> Verdict | None:
     first = max(needed, key=lambda r: (alike[tuple(ranks[r].pending)], -r))
     responsible = tuple(sorted(needed[first]))
     activity = ranks[first].activity
-    reason = phrases.absence(first, responsible, ranks)
     details = (*phrases.waits(case.stuck, first, ranks), *(phrases.whereabouts(r, ranks[r]) for r in responsible))
     call = ranks[first].blocked_in
     has_left = call is not None and any(phrases.has_left(ranks[r], call) for r in responsible)
     remedies = (case.interrupt,) if has_left else (case.interrupt, *_joining(responsible, ranks, activity.kind))
     kind, waiting = _KINDS[activity.kind], tuple(case.stuck)
-    return Verdict(case.run, kind, responsible, waiting, reason, details, remedies, *_pending(first, ranks))
+    few = _few_that_entered(call, ranks)
+    reason = phrases.entered_alone(first, few, ranks) if few else phrases.absence(first, responsible, ranks)
+    return Verdict(case.run, kind, few or responsible, waiting, reason, details, remedies, *_pending(first, ranks))
+
+
+def _few_that_entered(call: Call | None, ranks: Ranks) -> tuple[int, ...]:
+    """The ranks that entered a collective, if most of its group has finished or is in other calls; else empty."""
+    if call is None or not call.number:
+        return ()
+    absent, group = missing(call, ranks), members(call.group, ranks)
+    if 2 * len(absent) <= len(group) or not all(ranks[r].part == "done" or ranks[r].is_blocked for r in absent):
+        return ()
+    return tuple(r for r in group if r not in absent and ranks[r].observation is not None)
 
 
 def _joining(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> tuple[Remedy, ...]:
@@ -286,6 +309,9 @@ def _unlike_its_partner(run: int, rank: int, ranks: Ranks) -> Verdict | None:
 
 
 def is_confirmed(found: Verdict, ranks: Ranks) -> bool:
-    """Whether one poll is proof enough: every wait is in a numbered collective (see wait_graph), and has lasted."""
+    """Whether one poll is proof enough: every wait is in a collective that has its number, and has lasted."""
     waits = [ranks[r].activity for r in found.waiting]
-    return all(activity.kind == "collective" and activity.seconds >= _LASTING for activity in waits)
+    return all(
+        at.kind == "collective" and at.seconds >= _LASTING and not any(call.is_expected for call in at.calls)
+        for at in waits
+    )

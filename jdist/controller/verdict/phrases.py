@@ -9,6 +9,7 @@ from jdist.core.quantities import format_count
 from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.core.remedy import Remedy
 
+_UNNUMBERED = ("monitored_barrier",)  # torch does not count it among the collectives of its group.
 _SLEEPING = 0.05  # Share of a core below which a rank is described as sleeping.
 
 Phrases = tuple[str, tuple[str, ...]]  # The reason, and a line for each detail.
@@ -32,6 +33,13 @@ def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:
     if activity.op in ("new_group", "split_group"):
         return f"{subject} {have} not called {activity.op}, which every rank of the world must call"
     return f"{describe_ranks([rank], 'waits')} at the store for {activity.waits_for or 'a key that no rank will set'}"
+
+
+def entered_alone(rank: int, entered: Sequence[int], ranks: Ranks) -> str:
+    """Such as "only rank 0 has entered barrier #5 of group world", in which ``rank`` waits."""
+    call = ranks[rank].activity.calls[0]
+    have = "has" if len(entered) == 1 else "have"
+    return f"only {who(entered, ranks)} {have} entered {_name(call, label(call, ranks[rank]))}"
 
 
 def _unserved(rank: int, call: Call, peer: str, ranks: Ranks) -> str:
@@ -170,7 +178,8 @@ def label(call: Call, snapshot: RankSnapshot) -> str:
 
 def _name(call: Call, group: str) -> str:
     """``"all_reduce #17 [16] float32 of group world"``."""
-    return " ".join(filter(None, (call.op, f"#{call.number}", describe_tensors(call), f"of group {group}")))
+    number = "" if call.op in _UNNUMBERED else f"#{call.number}"
+    return " ".join(filter(None, (call.op, number, describe_tensors(call), f"of group {group}")))
 
 
 def _name_transfer(call: Call, snapshot: RankSnapshot, name: str = "") -> str:

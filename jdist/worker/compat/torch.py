@@ -22,7 +22,8 @@ from torch.distributed import distributed_c10d as c10d
 
 # The private names that can be looked up without an object of their class, by what has them.
 PRIVATE = {
-    "torch.distributed.distributed_c10d": "_abort_process_group _get_default_group _new_process_group_helper "
+    "torch.distributed.distributed_c10d": "_abort_process_group _create_process_group_wrapper "
+    "_get_default_group _new_process_group_helper "
     "_resolve_process_group _set_pg_timeout _store_based_barrier _unregister_all_process_groups _update_default_pg",
     "torch.distributed.distributed_c10d._world": "group_count pg_backend_config pg_group_ranks pg_map pg_names "
     "pg_to_tag tags_to_pg",
@@ -275,6 +276,28 @@ def is_nccl_alone(group: Any) -> bool:
 
 
 functional_collectives = importlib.import_module("torch.distributed._functional_collectives")
+
+
+def checks_calls() -> bool:
+    """Whether TORCH_DISTRIBUTED_DEBUG is DETAIL: ranks compare each collective's arguments before they begin it."""
+    return dist.get_debug_level() == dist.DebugLevel.DETAIL
+
+
+def name_checked_groups() -> None:
+    """Have a group whose calls are checked (:func:`checks_calls`) keep its name in the flight recorder.
+
+    torch names the backend that compares the arguments, and not the one within it whose collectives are recorded.
+    """
+    wrap = c10d._create_process_group_wrapper
+
+    @functools.wraps(wrap)
+    def named(wrapped_pg: Any, store_prefix: Any, store: Any, rank: int, world_size: int, *args: Any, **kw: Any) -> Any:
+        holder = dist.ProcessGroup(store, rank, world_size)
+        holder._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, wrapped_pg)
+        holder._set_group_name(store_prefix)  # which is the group's name
+        return wrap(wrapped_pg, store_prefix, store, rank, world_size, *args, **kw)
+
+    c10d._create_process_group_wrapper = named
 
 
 def names_of_functional_collectives() -> tuple[str, ...]:

@@ -48,6 +48,7 @@ def install(groups: GroupRegistry) -> None:
     _mark_work_waits(groups.log)
     remember_receives()
     rebind.remember_ddp_modules(groups.log.check)
+    torch_compat.name_checked_groups()
     groups.environment.install()
     groups.rpc.install()
     groups.log.install()

@@ -63,6 +63,7 @@ class Location(Struct, frozen=True):
     key: Key
     call: LoggedCall | None = None  # The call it is in, or whose Work it waits for.
     is_open: bool = False  # Whether it is in that call itself.
+    is_still: bool = False  # Whether it has waited there since the last sample, as far as its CPU time tells.
     is_wait: bool = False  # Whether it is in the wait for that call's Work.
     is_on_gpu: bool = False  # Whether it may wait for its GPU, by computing.
 
@@ -73,11 +74,16 @@ class _Sample(Struct):
     at: float
     cpu: float
 
+    @property
+    def place(self) -> Key | None:
+        """Where it may be blocked, if that is to be found out by a second sample."""
+        return self.maybe.key if self.maybe is not None else self.location.key if self.location.is_open else None
+
     def stayed_since(self, before: "_Sample | None") -> bool:
         """Whether it may have been blocked in one place since ``before``, and for long enough."""
-        if before is None or before.maybe is None or self.maybe is None:
+        if before is None or self.place is None:
             return False
-        return before.maybe.key == self.maybe.key and self.at - before.at >= _SETTLE
+        return before.place == self.place and self.at - before.at >= _SETTLE
 
 
 class _GpuWait(Struct):
@@ -117,7 +123,8 @@ class MainThread:
         """Where it is. Takes 6 ms longer if it may be blocked and was elsewhere at the last sample."""
         with self._lock:
             before, now = self._last, self._sample()
-            if now.maybe is not None and not now.maybe.is_on_gpu and not now.stayed_since(before):
+            is_on_gpu = now.maybe is not None and now.maybe.is_on_gpu
+            if now.place is not None and not is_on_gpu and not now.stayed_since(before):
                 time.sleep(_SETTLE)
                 before, now = now, self._sample()
             return self._settle(before, now)
@@ -134,9 +141,11 @@ class MainThread:
 
     def _settle(self, before: _Sample | None, now: _Sample) -> Location:
         self._last = now
-        if now.maybe is None or before is None:
+        if now.place is None or before is None:
             return now.location
         has_waited = now.cpu - before.cpu <= _BUSY * (now.at - before.at) + _ONCE
+        if now.maybe is None:
+            return structs.replace(now.location, is_still=has_waited and now.stayed_since(before))
         if now.maybe.is_on_gpu:
             waits = (has_waited and _waits_for_a_thread(self._native_id)) or _computes(self._ident)
             self._gpu_wait = self._gpu_wait.again(now, waits=waits)

@@ -101,7 +101,11 @@ class Observer:
         run = self._spans.current
         paused = self.pause()
         doing = _paused(paused) if paused else self._activity(self._main.location() if run else None)
-        groups = self._recorder.progress(exact=recent > 0)
+        expected = {call.group: call.number for call in doing.calls if call.is_expected}
+        groups = tuple(
+            structs.replace(g, begun=max(g.begun, expected.get(g.name, 0)))
+            for g in self._recorder.progress(exact=recent > 0)
+        )
         calls: list[Call] = []
         channels: tuple[Channel, ...] = ()
         if recent:
@@ -154,8 +158,11 @@ class Observer:
         call = self._merger().of_logged(logged)
         if call is None or call.peer is not None:
             return call
-        begun = next((g.begun for g in self._recorder.progress(exact=True) if g.name == call.group), 0)
-        return structs.replace(call, number=begun + 1)
+        return structs.replace(call, number=self._begun(call.group) + 1)
+
+    def _begun(self, group: str) -> int:
+        """The number of the last collective that has begun in a group."""
+        return next((g.begun for g in self._recorder.progress(exact=True) if g.name == group), 0)
 
     def _merger(self) -> CallMerger:
         """A merger that knows the groups as they are now."""
@@ -188,6 +195,10 @@ class Observer:
             if at.activity.kind == "collective" and own:  # else it has not got so far yet, or is none that is numbered
                 last = own[-1].call
                 call = structs.replace(call, group=last.group, number=last.number, parts=len(own))
+            is_between = call.parts == len(own) and own[-1].call.is_done and torch_compat.checks_calls()
+            if at.activity.kind == "collective" and at.is_still and (not own or is_between):
+                number = (call.number or self._begun(call.group)) + 1
+                call = structs.replace(call, number=number, parts=len(own) + 1, is_expected=True)
             return (call,)
         if at.activity.kind == "transfer":
             sought = self._log.pending() if at.call is None else [at.call]

@@ -58,6 +58,27 @@ CERTAIN = [
         "rank 1 (node 0, h0) has not entered",
     ),
     ("raised before it", world(coll(0), coll(1), coll(2), over(3, "failed", note="E: x")), "missing", (3,), "rank 3"),
+    (
+        "it alone has entered, and the others are over",
+        world(coll(0), over(1), over(2), over(3)),
+        "missing",
+        (0,),
+        "only rank 0 (node 0, h0) has entered all_reduce #17",
+    ),
+    (
+        "it alone has entered, and the others are over or in calls of other groups",
+        world(coll(0), coll(1, number=3, group="1"), over(2), over(3)),
+        "missing",
+        (0,),
+        "only rank 0",
+    ),
+    (
+        "it waits for its number, and the others are over",
+        world(coll(0), coll(1), coll(2, is_expected=True), over(3)),
+        "missing",
+        (3,),
+        "has not entered all_reduce #17",
+    ),
     ("two are over", world(coll(0), over(1), coll(2), over(3)), "missing", (1, 3), "ranks 1, 3 have not entered"),
     ("not in the run", world(coll(0), coll(1), seen(2, "free"), seen(3, "free")), "missing", (2, 3), "ranks 2-3"),
     (
@@ -644,7 +665,8 @@ def test_only_free_ranks_can_join() -> None:
 
 def test_one_poll_confirms_what_is_numbered_only() -> None:
     numbered, other = world(coll(0), over(1), coll(2), coll(3)), world(recv(0, 1), over(1), busy(2), busy(3))
-    for ranks, is_enough in ((numbered, True), (other, False)):
+    expected = world(coll(0), over(1), coll(2, is_expected=True), coll(3))
+    for ranks, is_enough in ((numbered, True), (other, False), (expected, False)):
         found = decide(12, ranks)
         assert found is not None
         assert is_confirmed(found, ranks) is is_enough
