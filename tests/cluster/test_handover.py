@@ -253,6 +253,20 @@ def test_a_rank_that_cannot_be_freed_is_fresh_if_it_is_restarted_or_cannot_save(
     assert own.run("globals().get('kept')", timeout=120).values == {0: 0, 1: None}
 
 
+def test_a_rank_that_aborts_keeps_its_names_while_another_is_restarted(cluster: jdist.Cluster) -> None:
+    """gloo ends a process whose peer sent more than it expected."""
+    cluster.run("kept = rank; pair = dist.new_group([0, 1])", timeout=60)
+    misfit = """
+    t = torch.ones(500 if rank == 0 else 7)
+    if rank < 2: dist.scatter(t, [t, t] if rank == 0 else None, src=0, group=pair)
+    dist.barrier()
+    """
+    run = cluster.run(textwrap.dedent(misfit), background=True)
+    assert eventually(lambda: "scatter" in str(run.verdict) or run.state == "done", 30.0)
+    cluster.restart([0])
+    assert cluster.run("globals().get('kept')", timeout=60).values == {0: None, 1: 1, 2: 2, 3: 3}
+
+
 def test_a_crash_in_a_paused_frame_hands_over_the_names_of_the_session(cluster: jdist.Cluster) -> None:
     """And not those of the frame, which the shell has while a cell runs there."""
     cluster.run("x = 1")
