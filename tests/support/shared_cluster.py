@@ -61,7 +61,7 @@ class SharedCluster:
         cluster, self._cluster = self._cluster, None
         self._traces.shared -= self._pids
         if cluster is not None:
-            cluster.stop()
+            cluster.stop(now=True)
 
 
 def node_pids(cluster: jdist.Cluster) -> set[int]:
