@@ -31,8 +31,8 @@ class ActiveRuns:
         """Send a cell to the controller. Raises UsageError when it refuses the cell."""
         if cell.timeout is not None and not cell.timeout > 0:
             raise UsageError(f"a timeout is a positive number of seconds, not {cell.timeout}")
+        await self._attachment.send_import_path()
         paused = set(self._attachment.facts.paused)
-        self._attachment.send_import_path()
         self._submitted[cell.request] = cell.ranks
         try:
             accepted = await self._attachment.link.request(cell, RunAccepted)

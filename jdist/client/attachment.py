@@ -32,7 +32,10 @@ class Attachment:
 
     def adopt(self, link: Link) -> None:
         self.current = link
-        self._carrier = Carrier(link)
+        if self._carrier is None:
+            self._carrier = Carrier(link)
+        else:
+            self._carrier.use(link)
         self._import_path = None
 
     def close(self) -> None:
@@ -56,15 +59,16 @@ class Attachment:
             raise UsageError("this cluster is not attached; use start() or attach()")
         return self._carrier
 
-    def send_import_path(self) -> None:
+    async def send_import_path(self) -> None:
         """Have ranks find modules where this process does, before a cell is sent. Does nothing if they do."""
+        link = await self.link.current()
         try:
             directory = os.getcwd()
         except OSError:  # it was removed
             return
         path = split(sys.path, directory, this_interpreter())
         if path != self._import_path:
-            self.link.send(UseImportPath(path))
+            link.send(UseImportPath(path))
             self._import_path = path
 
     @property

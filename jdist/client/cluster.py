@@ -123,7 +123,7 @@ class AsyncCluster(SessionCluster):
         return self
 
     async def revived(self) -> None:
-        """Wait until the restart of a controller that has died is over, whether or not it succeeded."""
+        """If the controller has died, have it started again; returns when that is over, whether or not it succeeded."""
         await self._lifecycle.revived()
 
     async def detach(self) -> None:

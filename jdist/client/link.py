@@ -1,12 +1,16 @@
-"""Link: a client's connection to a controller, on an asyncio loop; a brief break loses nothing (transport/streams)."""
+"""Link: a client's connection to a controller, on an asyncio loop; a brief break loses nothing (transport/streams).
+
+What is asked once the controller has died is asked on the link that replaces this one; see :meth:`Link.current`.
+"""
 
 import asyncio
 import contextlib
 import functools
 import logging
 import os
+import socket
 import uuid
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 from msgspec import structs
@@ -30,6 +34,7 @@ from jdist.core.messages.runs import RunAccepted
 from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, Stopped
 from jdist.core.remedy import Remedy
 from jdist.wire import log
+from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
 from jdist.wire.transport.outbox import Outbox
@@ -41,6 +46,7 @@ _log = logging.getLogger("jdist.client")
 
 HELLO_TIMEOUT = 10.0
 _LAST_WORDS = 0.25  # Seconds from the end of a liveness connection until it counts as unexplained.
+_END_SEEN = 2.0  # Seconds from the end of the controller's process until its liveness connection has ended.
 ANSWER_TIMEOUT = 30.0  # Seconds for a rank to answer a query, or to report progress.
 
 _LIST = (Remedy("list", "see which clusters run"),)
@@ -63,7 +69,11 @@ class Link:
         self.connection = connection
         self.facts: ClusterFacts | None = None
         self.lost = ""
-        self.is_orphaned = False  # The controller died without a farewell.
+        self.is_orphaned = False  # The controller died without a farewell, and may be started again.
+        # Starts it again and returns the link to it, or raises ConnectionLost; None for a client that only observes.
+        self.successor: Callable[[], Awaitable[Link]] | None = None
+        self._is_ending = False  # Its liveness connection has ended: whatever is sent now does not reach it.
+        self._local_pid = 0  # The controller's process, if it is on this host and can be seen from here.
         self._on_event = on_event
         self._waiting: dict[str, asyncio.Queue[Message]] = {}
         self._changed = asyncio.Event()
@@ -88,6 +98,8 @@ class Link:
                 while self.facts is None:
                     await self._changed.wait()
             self._liveness = await dial_liveness(address, attached.liveness_name, self._liveness_ended)
+            is_here = self.connection.hostname == socket.gethostname() and not has_ended(attached.pid)
+            self._local_pid = attached.pid if is_here else 0
         except OSError as e:
             self.close()
             at = f"{self.connection.host}:{self.connection.control_port}"
@@ -121,6 +133,25 @@ class Link:
         if self.is_orphaned:
             return (Remedy("attach", "use it again with every namespace kept", name=self.connection.name),)
         return (Remedy("start", "make a new one"),)
+
+    async def current(self) -> "Link":
+        """This link, or the one that replaces it once its controller has died. Raises ConnectionLost.
+
+        A controller that dies while a request is under way may have acted on it, so that fails. What is asked after
+        its death cannot have reached it, and is asked on the new link.
+        """
+        if not self.lost and (self._is_ending or (self._local_pid and has_ended(self._local_pid))):
+            with contextlib.suppress(TimeoutError):
+                await self.wait_lost(_END_SEEN)
+        if self.is_orphaned and self.successor is not None:
+            return await self.successor()
+        self._check()
+        return self
+
+    def give_up(self, reason: str, *, is_final: bool) -> None:
+        """Record why the controller could not be started again; ``is_final``: no further attempt can succeed."""
+        self.lost = reason
+        self.is_orphaned = not is_final
 
     async def request(self, message: Message, expected: type[T], timeout: float = ANSWER_TIMEOUT) -> T:
         """The one answer to a message that has a ``request`` field. Raises UsageError when it is refused."""
@@ -194,6 +225,12 @@ class Link:
 
     async def answers(self, message: Message, timeout: float) -> AsyncGenerator[Message, None]:
         """Every answer to a request. Raises UsageError when refused, TimeoutError after ``timeout`` silent seconds."""
+        link = await self.current()
+        if link is not self:
+            async with contextlib.aclosing(link.answers(message, timeout)) as answers:
+                async for answer in answers:
+                    yield answer
+            return
         name = message.request  # type: ignore[attr-defined]
         queue = self._waiting[name] = asyncio.Queue[Message]()
         try:
@@ -257,6 +294,7 @@ class Link:
 
     def _liveness_ended(self, is_dead: bool) -> None:
         """Wait a moment: the controller's last message may still be on its way through zmq's own thread."""
+        self._is_ending = True
 
         def conclude() -> None:
             if not self.lost:

@@ -111,6 +111,11 @@ class DistMagics(Magics):
         finally:
             self.session.is_auto = is_auto
 
+    def show_revival(self, _: Any) -> None:
+        """After any cell: say that the controller had died and was started again, if no output has said so."""
+        for notice in self.session.drain_revival_notices():
+            self.session.echo(f"note: {notice}")
+
     def explain_missing(self, result: Any) -> None:
         """After a NameError in a cell of the notebook itself: show which ranks have the name."""
         error = None if result is None else result.error_in_exec
@@ -174,6 +179,7 @@ def load(shell: Any) -> None:
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(magics.transform)
     shell.events.register("post_run_cell", magics.explain_missing)
+    shell.events.register("post_run_cell", magics.show_revival)
     magics.completer.install(shell)
     magics.end_error_display = show_shortly(shell, DistMagics.dist.__code__)
 
@@ -188,7 +194,8 @@ def unload(shell: Any) -> None:
         magics.end_error_display()
         if magics.comm is not None:
             magics.comm.close()
-        with contextlib.suppress(ValueError):  # %load_ext ran in a shell whose events were reset since
-            shell.events.unregister("post_run_cell", magics.explain_missing)
+        for hook in (magics.explain_missing, magics.show_revival):
+            with contextlib.suppress(ValueError):  # %load_ext ran in a shell whose events were reset since
+                shell.events.unregister("post_run_cell", hook)
         if magics.transform in shell.input_transformers_cleanup:
             shell.input_transformers_cleanup.remove(magics.transform)

@@ -27,6 +27,7 @@ class Session:
         self.is_auto = False
         self.debugged: tuple[int, ...] = ()  # Ranks whose failure is being debugged: cells run where they failed.
         self._notices: list[str] = []
+        self._link: object = None  # The link to the controller that the user has seen at work last.
         self._unwatch: Callable[[], None] = lambda: None
         self._followers: list[Callable[[Cluster | None], None]] = []
         self._state_followers: list[Callable[[], None]] = []
@@ -63,6 +64,7 @@ class Session:
         if cluster is not None:
             self.namespace.setdefault("cluster", cluster)
             self._unwatch = cluster.asynchronous.watch(self._on_message)
+            self._link = cluster.asynchronous.link
         for follower in list(self._followers):
             follower(cluster)
 
@@ -123,6 +125,14 @@ class Session:
         """Notices since the last call, such as of a rank that died while idle."""
         notices, self._notices = self._notices, []
         return notices
+
+    def drain_revival_notices(self) -> list[str]:
+        """The notices since the last call, if the controller was started again meanwhile; else none, and they stay."""
+        link = None if self.current is None else self.current.asynchronous.link
+        if link is self._link or link is None:
+            return []
+        self._link = link
+        return self.drain_notices()
 
     def echo(self, text: str) -> None:
         """Show a line."""

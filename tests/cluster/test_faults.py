@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import psutil
 import pytest
 
 import jdist
 from jdist.client import find
+from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import charter_path, connection_path, write_keys
 from support import anatomy
 from support.cells import ALL_REDUCE
@@ -333,7 +335,7 @@ def test_the_controller(orphaned: jdist.Cluster, run_traces: Traces, phase: str)
         assert "attach orphaned to use it again with every namespace kept" in str(during.error)
     elif phase == "pull" and during.error is not None:  # else its bytes had left before it died
         assert isinstance(during.error, jdist.ConnectionLost | jdist.ValueFailed)
-    assert any("is being started again" in n for n in notices)
+    assert sum("controller died and was started again" in n for n in notices) == 1
     if during.run is not None:
         ((number, state, ranks, _),) = own.status().runs
         assert (number, state, ranks) == (during.run.number, "running", (0, 1))
@@ -350,6 +352,52 @@ def test_the_controller(orphaned: jdist.Cluster, run_traces: Traces, phase: str)
     assert (own.generation > generation) == (phase in ("cell", "collective"))
     unwatch()
     assert charter_path(find.directory(), own.name).read_bytes() == file, "keys and ports are the same"
+
+
+BIG_VALUE = np.ones(1_000_000)
+USES: dict[str, Callable[[jdist.Cluster], object]] = {
+    "a cell": lambda own: own.run("kept").values,
+    "status": lambda own: own.status().facts.phase,
+    "pull": lambda own: own.pull("kept"),
+    "push": lambda own: own.push(value=BIG_VALUE),
+    "pull a big one": lambda own: {rank: value.sum() for rank, value in own.pull("value").items()},
+    "interrupt": lambda own: own.interrupt(),
+    "variables": lambda own: {each.name for each in own.variables("kept")},
+}
+
+
+def test_the_next_use_has_the_controller_started_again(orphaned: jdist.Cluster, run_traces: Traces) -> None:
+    """Nobody has to attach: what is called once its process has ended works as if it were still there."""
+    own = orphaned
+    own.run("kept = rank")
+    own.push(value=BIG_VALUE)
+    for what, use in USES.items():
+        expected, old = use(own), anatomy.controller(own)
+        run_traces.exempt.discard(old)
+        anatomy.kill(old)
+        assert eventually(lambda old=old: has_ended(old))
+        assert use(own) == expected, what
+        run_traces.exempt.add(anatomy.controller(own))
+        assert anatomy.controller(own) != old
+
+
+def test_threads_that_need_it_at_once_share_one_controller(orphaned: jdist.Cluster, run_traces: Traces) -> None:
+    own = orphaned
+    other = jdist.attach(own.name)
+    old, values = anatomy.controller(own), []
+    run_traces.exempt.discard(old)
+    anatomy.kill(old)
+    assert eventually(lambda: has_ended(old))
+    clients = (own, other, own, other)
+    threads = [threading.Thread(target=lambda c=c: values.append(c.run("rank").values)) for c in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    run_traces.exempt.add(anatomy.controller(own))
+    assert values == [{0: 0, 1: 1}] * 4
+    assert anatomy.controller(own) == anatomy.controller(other)
+    other.detach()
 
 
 def test_what_a_cluster_was_told_outlives_its_controller(orphaned: jdist.Cluster, run_traces: Traces) -> None:

@@ -15,6 +15,7 @@ import pytest
 import jdist
 from jdist.client import find
 from jdist.client.metrics.chart import MIME as METRICS
+from jdist.wire.processes import has_ended
 from support import anatomy
 from support.notebook import DEADLINE, Cell, Notebook
 from support.waits import eventually
@@ -456,6 +457,28 @@ def test_a_front_end_without_updates_gets_whole_lines(notebook: Notebook, tmp_pa
         assert [line for line in done.stdout.splitlines() if line.startswith(f"[{rank}] step")] == steps
         assert f"[{rank}] {rank * 10}" in done.stdout.splitlines()
     assert "2 ranks" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "shows"),
+    [("%%dist\nkept", "[1] 1"), ("%dist status", "idle"), ("print(cluster.pull('kept'))", "{0: 0, 1: 1}")],
+)
+def test_whatever_comes_next_has_a_dead_controller_started_again(
+    notebook: Notebook, run_traces: Traces, code: str, shows: str
+) -> None:
+    """A cell, a verb and a call go on as if nothing had happened, but for one notice."""
+    notebook.run("%%dist\nkept = rank")
+    old = int(notebook.value("cluster.asynchronous.link.connection.pid"))
+    run_traces.exempt.discard(old)
+    anatomy.kill(old)
+    assert eventually(lambda: has_ended(old))
+    cell = notebook.run(code)
+    new = int(notebook.value("cluster.asynchronous.link.connection.pid"))
+    run_traces.exempt.add(new)
+    assert new != old
+    assert shows in cell.text
+    assert cell.text.count("died and was started again") == 1
+    assert "started again" not in notebook.run("%%dist\nkept").text
 
 
 def test_the_cells_of_a_notebook_become_a_script(notebook: Notebook, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 from jdist.client import find
 from jdist.client.active_runs import ActiveRuns
@@ -39,8 +40,7 @@ class ClusterLifecycle:
         self.added: list[Launcher] = []  # The launchers of nodes that this client added.
         self._kind = "python"
         self._may_revive = False  # The world was formed and the client is attached: restart a dead controller.
-        self._reviving: asyncio.Task[None] | None = None
-        self._orphan: Link | None = None  # The link whose controller is being, or was, started again.
+        self._reviving: asyncio.Task[None] | None = None  # Starts the controller again; all who wait share it.
 
     async def start(
         self, settings: Settings, kind: str, timeout: float | None, on_progress: OnProgress
@@ -58,7 +58,7 @@ class ClusterLifecycle:
     async def launching(self, settings: Settings, kind: str, on_progress: OnProgress) -> AsyncIterator[Started]:
         """Launch a cluster, for the ``with`` block to wait for. What was launched is ended again when that fails."""
         started = await launch(settings, self._on_event, kind)
-        self._attachment.adopt(started.link)
+        self._adopt(started.link)
         self.launcher = started.launcher
         unwatch = self._attachment.watch(lambda m: on_progress(m) if isinstance(m, Notice) else None)
         try:
@@ -77,7 +77,7 @@ class ClusterLifecycle:
     async def attach(self, name: str | None, kind: str) -> None:
         """Attach to a cluster by name, and start its controller again if it has died."""
         self._kind = kind
-        self._attachment.adopt(await self._open_link(find.find(name)))
+        self._adopt(await self._open_link(find.find(name)))
         self._may_revive = True
 
     async def _open_link(self, connection: Connection, *, is_dead: bool = False) -> Link:
@@ -93,6 +93,8 @@ class ClusterLifecycle:
                         await asyncio.sleep(0.01)
         if find.restart_time(connection) <= 0:
             charter = None  # its controller is alive, or cannot be started again from here
+            if is_dead and not await asyncio.to_thread(find.listens, connection):
+                raise ConnectionLost("no agent waits for it any more")
         if charter is not None:
             await asyncio.to_thread(start_controller, charter.settings, charter)
             connection = read_connection(connection_path(find.directory(), connection.name))
@@ -115,10 +117,35 @@ class ClusterLifecycle:
         await link.open(OBSERVER)
         self._attachment.adopt(link)
 
+    def _adopt(self, link: Link) -> None:
+        self._attachment.adopt(link)
+        link.successor = partial(self._succeed, link)
+
     async def revived(self) -> None:
-        """Wait until the restart of a controller that has died is over, whether or not it succeeded."""
-        if self._reviving is not None:
-            await asyncio.wait([self._reviving])
+        """If the controller has died, have it started again; returns when that is over, whether or not it succeeded."""
+        if (link := self._attachment.current) is not None:
+            with contextlib.suppress(ConnectionLost):
+                await link.current()
+
+    async def _succeed(self, lost: Link) -> Link:
+        """The link that replaces one whose controller died. Raises ConnectionLost.
+
+        An attempt to start the controller again begins when its death is noticed. Whoever needs the cluster waits for
+        that attempt, or makes another one if it has failed.
+        """
+        if not self._may_revive:
+            raise lost.loss()
+        if self._attachment.current is lost:
+            await asyncio.wait([self._begin_revival(lost)])
+        link = self._attachment.current
+        if link is None or link is lost:
+            raise lost.loss()
+        return await link.current()
+
+    def _begin_revival(self, lost: Link) -> asyncio.Task[None]:
+        if self._reviving is None or self._reviving.done():
+            self._reviving = asyncio.get_running_loop().create_task(self._revive(lost))
+        return self._reviving
 
     async def detach(self) -> None:
         """Leave the cluster running and close this client."""
@@ -154,31 +181,35 @@ class ClusterLifecycle:
             await find_launcher(charter.settings.launcher)(plan_launch(charter.settings)).remove_leftovers()
 
     def _on_event(self, message: Message) -> None:
-        """Pass a message on. A controller that died is started again once for each link, until this client detaches."""
+        """Pass a message on. A controller that died is started again at once, until this client detaches."""
         link = self._attachment.current
         orphan = link if isinstance(message, Stopped) and link is not None and link.is_orphaned else None
         if isinstance(message, Stopped) and orphan is not None:
             message = Stopped(message.reason, orphan.remedies)
         self._runs.handle(message)
-        if orphan is not None and self._may_revive and orphan is not self._orphan:
-            self._orphan = orphan
-            self._reviving = asyncio.get_running_loop().create_task(self._revive(orphan))
+        if orphan is not None and self._may_revive:
+            self._begin_revival(orphan)
         is_notice = isinstance(message, Notice) and not message.run
         if is_notice or isinstance(message, ClusterFacts | InputRequest | RunsChanged | SaveEnded | Stopped):
             self._attachment.notify(message)
 
     async def _revive(self, lost: Link) -> None:
-        """Start the controller again, unless another client was first and its controller has the port, and attach."""
-        name = lost.connection.name
-        notify = self._attachment.notify
-        notify(Notice(f"the controller of cluster {name} is gone; it is being started again, every name is kept"))
-        self._attachment.close()
+        """Start the controller again, unless another client was first and its controller has the port, and attach.
+
+        The new controller tells all clients that it was started again.
+        """
+        lost.close()
         try:
             link = await self._open_link(lost.connection, is_dead=True)
             sweep_handed_over(lost.connection.cluster)
-            self._attachment.adopt(link)
+            self._adopt(link)
         except (JdistError, OSError) as e:
-            notify(Notice(f"the controller of cluster {name} could not be started again: {e}"))
+            is_final = find.restart_time(lost.connection) <= 0
+            reason = e.message if isinstance(e, JdistError) else str(e)
+            lost.give_up(f"its controller is gone and could not be started again: {reason}", is_final=is_final)
+            if is_final:
+                self._attachment.close()
+            self._attachment.notify(Stopped(lost.lost, lost.remedies))
 
 
 async def _wait_removed(connection: Connection) -> None:

@@ -102,10 +102,14 @@ class Carrier:
     """Moves values for one attached client."""
 
     def __init__(self, link: Link):
-        self._link = link
         self._cluster = link.connection.cluster
-        self._data_port = (link.connection.host, link.connection.data_port)
         self._remove_probe: Callable[[], object] = lambda: None
+        self.use(link)
+
+    def use(self, link: Link) -> None:
+        """Use this link from now on, since the controller of the last one has died."""
+        self._link = link
+        self._data_port = (link.connection.host, link.connection.data_port)
 
     @cached_property
     def probe(self) -> ProbeWire:
@@ -137,6 +141,7 @@ class Carrier:
         op: ReadProfile | None = None,
     ) -> dict[str, dict[int, Any]]:
         """``{name: {rank: value}}``. Raises ValueFailed naming the ranks that gave none; the rest is on the error."""
+        await self._link.current()
         pulled = _Pulled(names, on_progress)
         held: dict[int, Evaluated] = {}
         answers = await self._link.query(ranks, op or Evaluate(names, probe=self.probe))
@@ -259,6 +264,7 @@ class Carrier:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> T:
         """Put buffers into a segment that ranks or nodes ``fetch``; from a remote controller while its copy arrives."""
+        await self._link.current()  # a segment that is made while there is no controller would be swept
         nbytes = layout([b.nbytes for b in buffers])[1]
         segment = Segment.create(self._cluster, nbytes)
         transfer = uuid.uuid4().hex

@@ -195,7 +195,10 @@ class Takeover:
         on = [str(run.number) for run in m.runs.running.values() if not run.abort_reason]
         goes_on = f"; run{'s' * (len(on) > 1)} {', '.join(on)} {'go' if len(on) > 1 else 'goes'} on" if on else ""
         remedies = (Remedy("attach", "follow what runs", name=m.settings.name),) if on else ()
-        notice = Notice(f"the controller was started again: {nodes}, names are kept{goes_on}", remedies=remedies)
+        notice = Notice(
+            f"the cluster's controller died and was started again: {nodes}, variables are kept{goes_on}",
+            remedies=remedies,
+        )
         self._told = m.now, notice
         m.broadcast(notice)
 

@@ -35,6 +35,9 @@ class ToController:
         self.accepts = asyncio.Event()
         self.later: list[Message] = []
 
+    async def current(self) -> ToController:
+        return self
+
     def send(self, message: Message) -> None:
         self.sent.append(message)
 

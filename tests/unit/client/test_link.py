@@ -34,6 +34,10 @@ class Answered(Link):
         self.connection = CONNECTION
         self.lost = ""
         self.is_orphaned = False
+        self.successor = None
+        self._is_ending = False
+        self._local_pid = 0
+        self._changed = asyncio.Event()
         self._waiting = {}
         self._answer = answer
 
@@ -169,3 +173,52 @@ def test_what_was_sent_last_leaves_before_the_end(monkeypatch: pytest.MonkeyPatc
         return kinds
 
     assert asyncio.run(scenario()) == [MESSAGE]
+
+
+def orphaned(successor: Link | None) -> Answered:
+    """A link whose controller has died, and the one that would replace it."""
+    link = Answered(lambda _: [])
+    link.lost, link.is_orphaned = "its controller is gone", True
+
+    async def succeed() -> Link:
+        if successor is None:
+            raise link.loss()
+        return successor
+
+    link.successor = succeed
+    return link
+
+
+def test_what_is_asked_after_the_controllers_death_is_asked_on_the_link_that_replaces_it() -> None:
+    link = orphaned(orphaned(Answered(replies((0, StackText("a"))))))
+    assert asked(link, lambda k: k.query((0,), GetStack(), LONG)) == {0: StackText("a")}
+
+
+def test_what_is_asked_after_its_death_fails_if_it_is_not_started_again() -> None:
+    with pytest.raises(ConnectionLost, match="its controller is gone"):
+        asked(orphaned(None), lambda k: k.query((0,), GetStack(), LONG))
+
+
+def test_what_is_asked_between_the_death_and_its_notice_waits_for_the_notice() -> None:
+    async def scenario() -> dict[int, Any]:
+        link = orphaned(Answered(replies((0, StackText("a")))))
+        link.lost, link.is_orphaned = "", False
+        link._is_ending = True
+        asking = asyncio.create_task(link.query((0,), GetStack(), LONG))
+        await asyncio.sleep(0)
+        assert not asking.done()
+        link.lost, link.is_orphaned = "its controller is gone", True
+        link._wake()
+        return await asking
+
+    assert asyncio.run(scenario()) == {0: StackText("a")}
+
+
+def test_a_link_that_was_given_up_says_why_and_suggests_what_is_possible() -> None:
+    link = orphaned(None)
+    link.give_up("no luck", is_final=False)
+    assert [r.action for r in link.remedies] == ["attach"]
+    link.give_up("too late", is_final=True)
+    assert [r.action for r in link.remedies] == ["start"]
+    with pytest.raises(ConnectionLost, match="too late"):
+        asked(link, lambda k: k.current())

@@ -376,7 +376,7 @@ def test_what_runs_or_is_paused_goes_on_and_clients_follow_it() -> None:
         (7, "running", False),
         (8, "running", True),
     ]
-    assert d.told(Notice)[-1].text.endswith("names are kept; runs 7, 8 go on")
+    assert d.told(Notice)[-1].text.endswith("variables are kept; runs 7, 8 go on")
     d.say(FollowRun("f", 7))
     (followed,) = d.told(RunFollowed)
     assert (followed.code, followed.pending, [p.rank for p in followed.paused]) == ("", (0, 2, 3), [3])
