@@ -7,11 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from msgspec.structs import replace
+
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.doctor.collect import examine
 from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.doctor.diagnosis import Diagnosis, Finding
 from jdist.client.expressions import script_cell
+from jdist.client.find import free_name
+from jdist.client.lifecycle.earlier import end_earlier
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.nodes import Nodes
 from jdist.client.lifecycle.start import Progress, Waiting, make_settings, print_waiting
@@ -66,6 +70,7 @@ class AsyncCluster(SessionCluster):
         env: Mapping[str, str] | None = None,
         min_nodes: int = 0,
         bind_host: str = "",
+        keep: bool | None = None,
         kind: str = "python",
         on_progress: Callable[[Progress], None] | None = None,
         **limits: float,
@@ -87,6 +92,8 @@ class AsyncCluster(SessionCluster):
         env : variables for every node's agent, and with it for the ranks.
         min_nodes : form the world with as many if the others cannot be had; 0: all are needed.
         bind_host : the address of this host at which nodes reach the controller. Default: any that it has.
+        keep : leave a cluster running that an earlier kernel of this notebook started with the same options. False: it
+            is stopped if it is idle and no other program uses it. Default: as the variable JDIST_KEEP says, else False.
         on_progress : called with nodes that join or are refused, and with what the launcher waits for. Default: the
             last is written to standard error.
         limits : seconds, by name, as in :class:`jdist.core.settings.Settings` (idle_timeout, interrupt_grace, …).
@@ -97,8 +104,12 @@ class AsyncCluster(SessionCluster):
         options: dict[str, Any] = {"init_method": init_method, "launcher": launcher, "fork": fork, "warm": warm}
         options |= {"on_death": on_death, "min_nodes": min_nodes, "bind_host": bind_host, **limits}
         settings = make_settings(nproc_per_node, nnodes, name, backend, launcher_args, hosts, env, **options)
+        on_progress = on_progress or print_waiting
+        await end_earlier(settings, on_progress, is_named=name is not None, keep=keep)
+        if name is None:
+            settings = replace(settings, name=free_name())  # that of the one that was stopped
         self = cls()
-        self.warnings = await self._lifecycle.start(settings, kind, timeout, on_progress or print_waiting)
+        self.warnings = await self._lifecycle.start(settings, kind, timeout, on_progress)
         self.start_seconds = time.monotonic() - began
         return self
 

@@ -31,6 +31,7 @@ from jdist.core.messages.base import Ack, QueryFailed
 from jdist.core.messages.introspection import DebugLog, GetDebugLog
 from jdist.core.messages.membership import Invite, Invited
 from jdist.core.messages.protocol import AgentMessage, ClientMessage, RankQuery, RankReply, RankReplyBody
+from jdist.core.messages.status import SetOrigin
 from jdist.core.messages.values import Forward, ForwardedAt, Hold, Release
 from jdist.wire import log
 from jdist.wire.bulk.server import DataServer
@@ -223,7 +224,7 @@ class Server:
                 self._over.set_result(instruction.reason)
 
     def _answer(self, client: str, ask: RankQuery) -> RankReplyBody:
-        """Answer a query about bytes that pass through this process, how to join, or the debug log."""
+        """Answer a query about bytes that pass through this process, the charter, how to join, or the debug log."""
         if isinstance(ask.op, Forward | Hold) and self._data.is_full(client):
             return QueryFailed("this client has too many transfers under way")
         match ask.op:
@@ -239,6 +240,9 @@ class Server:
                 self._data.expect(transfer, nbytes, client)
             case Release(handle):
                 self._data.forget(handle)
+            case SetOrigin(origin):
+                self._charter = msgspec.structs.replace(self._charter, origin=origin)
+                self._on_charter()
             case Invite(is_remote, seconds, revokes):
                 if revokes:
                     self._keys.revoke()

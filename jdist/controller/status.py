@@ -96,7 +96,7 @@ class StatusReporter:
             self._model.notify_observers(RunsChanged())
 
     def report(self, request: str) -> StatusReport:
-        """The facts, every rank's row, unfinished runs, and the groups that cells made."""
+        """The facts, every rank's row, unfinished runs, the groups that cells made, and who is attached."""
         m = self._model
         runs = [
             (run.number, _state(run), run.ranks, m.now - (run.started_at or m.now)) for run in m.runs.running.values()
@@ -106,7 +106,9 @@ class StatusReporter:
         rows = tuple(self._row(rank, topology) for rank in m.world.ranks.values())
         verdicts = tuple(run.verdict for run in m.runs.running.values() if run.verdict is not None)
         groups, silences = m.world.common_groups(m.generation), self._heartbeats.silences()
-        return StatusReport(request, self.facts(), rows, tuple(runs), groups, verdicts, silences, self._save_status())
+        clients = tuple(kind for kind in m.clients.values() if kind != OBSERVER)
+        saves = self._save_status()
+        return StatusReport(request, self.facts(), rows, tuple(runs), groups, verdicts, silences, saves, clients)
 
     def _save_status(self) -> SaveStatus:
         now, auto = self._model.now, self._autosaver

@@ -71,7 +71,7 @@ async def _drill(backend: str | None, on_step: OnStep, options: dict[str, Any], 
         if (backend, drill.launcher) == ("gloo", "local") and not options.get("nproc_per_node"):
             options = options | {"nproc_per_node": _GLOO_RANKS}  # not one for each GPU, of which there may be only one
         try:
-            cluster = await AsyncCluster.start(backend=backend, **options, on_progress=report)
+            cluster = await AsyncCluster.start(backend=backend, keep=True, **options, on_progress=report)
         except JdistError as e:
             if isinstance(e, UsageError) and is_first and not done:
                 raise  # else what has been found out would be lost

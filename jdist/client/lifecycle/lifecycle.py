@@ -5,19 +5,31 @@ import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
 
+from msgspec.structs import replace
+
 from jdist.client import find
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
 from jdist.client.doctor.collect import examine_briefly
 from jdist.client.doctor.diagnosis import Finding
 from jdist.client.lifecycle.local_processes import plan_launch, start_controller
+from jdist.client.lifecycle.origin import OWNERS, this_notebook
 from jdist.client.lifecycle.start import OnProgress, Started, launch
 from jdist.client.link import Link
 from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import InputRequest
 from jdist.core.messages.saving import SaveEnded
-from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RunsChanged, StopCluster, Stopped
+from jdist.core.messages.status import (
+    OBSERVER,
+    ClusterFacts,
+    Notice,
+    Origin,
+    RunsChanged,
+    SetOrigin,
+    StopCluster,
+    Stopped,
+)
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, find_launcher
@@ -27,6 +39,7 @@ from jdist.wire.values.segments import sweep_handed_over
 
 _STOP_TIMEOUT = 15.0
 _EXIT = 5.0  # Seconds for a process that has closed its connections to be gone.
+_ORIGIN_TIMEOUT = 5.0
 _AGENTS_BACK = 15.0  # Seconds for agents to reconnect and the world to form; then the client attaches anyway.
 
 
@@ -40,6 +53,7 @@ class ClusterLifecycle:
         self.added: list[Launcher] = []  # The launchers of nodes that this client added.
         self._kind = "python"
         self._may_revive = False  # The world was formed and the client is attached: restart a dead controller.
+        self._is_origin = False  # The cluster is recorded as this notebook's own.
         self._reviving: asyncio.Task[None] | None = None  # Starts the controller again; all who wait share it.
 
     async def start(
@@ -49,6 +63,8 @@ class ClusterLifecycle:
         async with self.launching(settings, kind, on_progress) as started:
             await started.wait_formed(timeout, on_progress)
             await started.launcher.release()
+            await self._set_origin(this_notebook())
+            self._is_origin = True
             warnings = (await examine_briefly(self._attachment.link, self._attachment.facts)).findings
             for finding in warnings:
                 self._attachment.notify(Notice(f"⚠ {finding.text}", remedies=(Remedy("doctor", "look closer"),)))
@@ -79,6 +95,12 @@ class ClusterLifecycle:
         self._kind = kind
         self._adopt(await self._open_link(find.find(name)))
         self._may_revive = True
+        charter = find.charter_of(self._attachment.link.connection)
+        if charter is not None and charter.origin is not None:
+            own, known = this_notebook(), charter.origin
+            is_its_own = own is not None and own.is_of_same_notebook(known)
+            await self._set_origin(own if is_its_own else replace(known, is_shared=True))
+            self._is_origin = is_its_own
 
     async def _open_link(self, connection: Connection, *, is_dead: bool = False) -> Link:
         """A link to the cluster, whose controller is started again if it has died. Raises ConnectionLost, LaunchError.
@@ -117,6 +139,13 @@ class ClusterLifecycle:
         await link.open(OBSERVER)
         self._attachment.adopt(link)
 
+    async def _set_origin(self, origin: Origin | None) -> None:
+        """Record that the cluster belongs to this notebook, or to none. Clients that only look in change nothing."""
+        link = self._attachment.link
+        if self._kind in OWNERS and not link.lost:
+            with contextlib.suppress(ConnectionLost):
+                await link.query((), SetOrigin(origin), _ORIGIN_TIMEOUT)
+
     def _adopt(self, link: Link) -> None:
         self._attachment.adopt(link)
         link.successor = partial(self._succeed, link)
@@ -150,6 +179,8 @@ class ClusterLifecycle:
     async def detach(self) -> None:
         """Leave the cluster running and close this client."""
         self._may_revive = False
+        if self._is_origin:
+            await self._set_origin(None)  # the user leaves it running on purpose
         if self._reviving is not None:
             self._reviving.cancel()
         self._attachment.close()

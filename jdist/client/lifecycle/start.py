@@ -36,6 +36,10 @@ class Waiting(msgspec.Struct, frozen=True):
     is_instruction: bool = False  # What the user has to do; it may contain the join line, and so keys.
 
 
+class EarlierNotice(Notice, frozen=True):
+    """What becomes of a cluster that an earlier kernel of this notebook has left."""
+
+
 Progress = ClusterFacts | Notice | Waiting  # Events to show while a cluster starts.
 OnProgress = Callable[[Progress], None]
 OnWaiting = Callable[[Waiting], None]
@@ -188,12 +192,19 @@ class Started:
         return True
 
 
-async def launch(settings: Settings, on_event: Callable[[Message], None], kind: str) -> Started:
-    """Start controller and agents and attach; the world is not formed yet. Raises UsageError, LaunchError."""
+def complete(settings: Settings) -> Settings:
+    """The settings with what the launcher finds out. Raises UsageError, LaunchError."""
     launcher_class = find_launcher(settings.launcher)
     settings = launcher_class.complete(settings)
     if launcher_class.is_remote and not settings.bind_host:
         settings = msgspec.structs.replace(settings, bind_host="*")
+    return settings
+
+
+async def launch(settings: Settings, on_event: Callable[[Message], None], kind: str) -> Started:
+    """Start controller and agents and attach; the world is not formed yet. Raises UsageError, LaunchError."""
+    launcher_class = find_launcher(settings.launcher)
+    settings = complete(settings)
     check_settings(settings)
     if settings.name in connections() | restartable():
         known = (Remedy("attach", "use it", name=settings.name), Remedy("stop", "end it", name=settings.name))
@@ -237,9 +248,11 @@ async def wait_launched(work: Awaitable[T], check: Callable[[], Awaitable[None]]
 
 
 def print_waiting(progress: Progress) -> None:
-    """Write the reason why a launch waits to standard error."""
+    """Write to standard error why a launch waits, and what becomes of clusters that an earlier kernel has left."""
     if isinstance(progress, Waiting) and progress.text:
         print(progress.text, file=sys.stderr)
+    elif isinstance(progress, EarlierNotice):
+        print(progress, file=sys.stderr)
 
 
 def describe_missing(facts: ClusterFacts | None) -> str:

@@ -29,7 +29,8 @@ from jdist.core.messages.base import CommonReplyBody, Message
 NodeOp = nodes.NodeOp | code.NodeOp | resources.NodeOp | introspection.GetDebugLog
 _NodeAnswer = nodes.NodeReplyBody | code.NodeReplyBody | resources.NodeReplyBody | introspection.DebugLog
 NodeReplyBody = _NodeAnswer | CommonReplyBody
-RankOp = values.RankOp | observation.RankOp | introspection.RankOp | debug.RankOp | membership.Invite
+_ControllerOp = membership.Invite | status.SetOrigin
+RankOp = values.RankOp | observation.RankOp | introspection.RankOp | debug.RankOp | _ControllerOp
 _RankAnswer = values.RankReplyBody | observation.RankReplyBody | introspection.RankReplyBody | debug.RankReplyBody
 _ControllerAnswer = groups.GroupCreated | membership.RankReplyBody
 RankReplyBody = _RankAnswer | _ControllerAnswer | CommonReplyBody

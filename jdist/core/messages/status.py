@@ -15,6 +15,30 @@ from jdist.core.topology import Topology
 OBSERVER = "observer"  # A client that only observes: it gets RunsChanged, and does not prevent the idle timeout.
 
 
+class Origin(Struct, frozen=True):
+    """The notebook that a cluster belongs to, and the kernel that used it for it last."""
+
+    notebook: str  # Its path, as the front end names it; "" if that is unknown.
+    directory: str  # In which its kernel was started.
+    hostname: str
+    pid: int  # The kernel's.
+    is_shared: bool = False  # Another program has attached to the cluster since.
+
+    def is_of_same_notebook(self, other: "Origin") -> bool:
+        """Whether both name the same notebook, or, where it has no name, the same directory."""
+        if self.hostname != other.hostname:
+            return False
+        if self.notebook or other.notebook:
+            return self.notebook == other.notebook
+        return self.directory == other.directory
+
+
+class SetOrigin(Message, frozen=True):
+    """Have the controller record which notebook the cluster belongs to; None: to none any more."""
+
+    origin: Origin | None
+
+
 class ClientHello(Message, frozen=True):
     """The first message of a client."""
 
@@ -107,6 +131,7 @@ class StatusReport(Message, frozen=True):
     verdicts: tuple[Verdict, ...] = ()  # One for each run that makes no progress.
     silences: tuple[str, ...] = ()  # A sentence for each unreachable node.
     saves: SaveStatus = SaveStatus()
+    clients: tuple[str, ...] = ()  # The kind of each attached client, also of the one that asks, but of no observer.
 
 
 class RequestRefused(Message, frozen=True):

@@ -5,18 +5,23 @@ import queue
 from argparse import Namespace
 from typing import Any
 
+from msgspec.structs import replace
+
 from jdist.client import find
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
-from jdist.client.lifecycle.start import Progress, Waiting
+from jdist.client.lifecycle.earlier import EarlierCluster, find_earlier, is_same_start, keeps
+from jdist.client.lifecycle.start import Progress, Waiting, make_settings
 from jdist.core.errors import UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.ranks import RankSet
+from jdist.core.remedy import Remedy
+from jdist.core.settings import Settings
 from jdist.notebook.options import add_start_options, at_dashes, start_options
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import StartProgress
-from jdist.notebook.text.remedy_text import typed, worded
+from jdist.notebook.text.remedy_text import arrows, typed, worded
 from jdist.notebook.text.status_text import describe_loss
 from jdist.notebook.text.tables import table
 from jdist.notebook.verbs.registry import never, option, verb
@@ -25,13 +30,85 @@ _NAME = option("name", nargs="?", help="the cluster's name")
 _UNDO = 20.0  # Seconds for a start that is interrupted to end what it began.
 
 
-@verb("start", add_start_options, attaches=never, split=at_dashes)
+@verb(
+    "start",
+    add_start_options,
+    option("--keep", action="store_true", help="leave what an earlier kernel of this notebook has started"),
+    attaches=never,
+    split=at_dashes,
+)
 def start(s: Session, o: Namespace) -> None:
-    """start a cluster and form the world: start [-n RANKS] [-N NODES] [--launcher NAME] [--backend B] [--timeout S]"""
-    if s.current is not None and not s.current.asynchronous.link.lost:
+    """start a cluster and form the world: start [-n RANKS] [-N NODES] [--launcher NAME] [--backend B] [--timeout S]
+
+    If this notebook uses a cluster that was started with the same options, that goes on. One that an earlier kernel of
+    this notebook has started with them is stopped first, unless it is in use, or --keep is given, or JDIST_KEEP is set.
+    """
+    options = start_options(o)
+    settings = make_settings(**{name: value for name, value in options.items() if name != "timeout"})
+    is_named = o.name is not None
+    if (current := s.attached) is not None:
+        _go_on(s, current, is_same=_was_started_so(current, settings, is_named=is_named))
+        return
+    if not keeps(o.keep or None) and not _end_earlier(s, settings, is_named=is_named):
+        return
+    start_cluster(s, {**options, "keep": True})
+
+
+def _was_started_so(cluster: Cluster, settings: Settings, *, is_named: bool) -> bool:
+    charter = find.charter_of(cluster.asynchronous.link.connection)
+    if charter is None:  # it was started on another host
+        return False
+    settings = settings if is_named else replace(settings, name=cluster.name)
+    return is_same_start(settings, charter.settings, is_named=True)
+
+
+def _go_on(s: Session, cluster: Cluster, *, is_same: bool) -> None:
+    """Say that a cluster is in use here already. Raises UsageError if it has other options than the user asks for."""
+    if not is_same:
         how = f"{typed('stop')} ends it, {typed('detach')} leaves it running"
-        raise UsageError(f"cluster {s.current.name} is in use here: {how}")
-    start_cluster(s, start_options(o))
+        raise UsageError(f"cluster {cluster.name} is in use here, with other options: {how}")
+    remedies = Remedy("restart", "start with fresh ranks"), Remedy("stop", "end it")
+    told = f"cluster {cluster.name} is in use here already: {_described(cluster)}; variables are unchanged"
+    s.echo("\n".join([told, *arrows(remedies)]))
+    _follow_unfinished(s, cluster)
+
+
+def _described(cluster: Cluster) -> str:
+    ranks, nodes = cluster.world_size, len(cluster.nodes)
+    shape = f"{ranks} rank{'s' * (ranks != 1)} on {nodes} node{'s' * (nodes != 1)}"
+    return f"{shape} · {cluster.backend} · {cluster.facts.phase}"
+
+
+def _end_earlier(s: Session, settings: Settings, *, is_named: bool) -> bool:
+    """Stop what an earlier kernel of this notebook has left; ask where it is in use. False: the user uses that."""
+    found, notices = bridge().call(find_earlier(settings, is_named=is_named))
+    for notice in notices:
+        s.echo(worded(notice))
+    try:
+        for earlier in found:
+            choice = _ask(s, earlier) if earlier.use else "end"
+            if choice == "attach":
+                attach(s, Namespace(name=earlier.name))
+                return False
+            s.echo(worded(bridge().call(earlier.end() if choice == "end" else earlier.leave())))
+        return True
+    finally:
+        for earlier in found:
+            bridge().call(earlier.leave())
+
+
+def _ask(s: Session, earlier: EarlierCluster) -> str:
+    """What to do with a cluster that is in use: "end", "attach" or "keep"; the last where input is not possible."""
+    question = f"cluster {earlier.name} of an earlier kernel of this notebook is in use: {earlier.use}\n"
+    question += "end it, attach to it, or keep it and start another one? end/attach/keep [keep]: "
+    try:
+        while True:
+            answer = s.screen.ask(question, is_password=False).strip().lower() or "keep"
+            for choice in ("end", "attach", "keep"):
+                if choice.startswith(answer):
+                    return choice
+    except (NotImplementedError, EOFError):  # no front end takes input, as under nbconvert
+        return "keep"
 
 
 def start_cluster(s: Session, options: dict[str, Any]) -> Cluster:
@@ -91,10 +168,7 @@ def attach(s: Session, o: Namespace) -> None:
     if s.current is not None:
         s.current.detach()
     s.use(cluster)
-    s.echo(
-        f"attached to cluster {cluster.name}: {cluster.world_size} ranks on {len(cluster.nodes)} nodes · "
-        f"{cluster.backend} · {cluster.facts.phase}; variables on surviving ranks are unchanged"
-    )
+    s.echo(f"attached to cluster {cluster.name}: {_described(cluster)}; variables on surviving ranks are unchanged")
     for row in cluster.status().ranks:
         if row.death:
             s.echo(f"rank {row.rank} {describe_loss(row)}")

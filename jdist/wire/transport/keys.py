@@ -17,6 +17,7 @@ import zmq
 from msgspec import Struct
 
 from jdist.core.errors import ProtocolError
+from jdist.core.messages.status import Origin
 from jdist.core.settings import Settings
 
 S = TypeVar("S", bound=Struct)
@@ -79,6 +80,7 @@ class Charter(Struct, frozen=True):
     public_port: int = 0  # 0: it is closed (see wire/transport/public_port).
     invitations: tuple[Invitation, ...] = ()
     agents: tuple[str, ...] = ()  # Public keys of the agents that have enrolled.
+    origin: Origin | None = None  # The notebook that it belongs to.
 
     def connection(self, pid: int, addresses: tuple[str, ...] = ()) -> Connection:
         """The connection file's content for a controller with process id ``pid``, on a host with these addresses."""

@@ -1,0 +1,22 @@
+"""Origin: the notebook whose kernel this process is."""
+
+import os
+import socket
+import sys
+
+from jdist.core.launchers.task import WORKER
+from jdist.core.messages.status import Origin
+
+OWNERS = ("notebook", "python")  # Kinds of the clients that a notebook uses its clusters by.
+
+
+def this_notebook() -> Origin | None:
+    """The notebook; None if this process is no notebook's kernel."""
+    module = sys.modules.get("ipykernel.kernelapp")
+    if module is None or WORKER in os.environ or not module.IPKernelApp.initialized():
+        return None
+    names = getattr(module.IPKernelApp.instance().shell, "user_ns", {})
+    # The Jupyter server sets the variable, VS Code the name.
+    notebook = os.environ.get("JPY_SESSION_NAME") or names.get("__vsc_ipynb_file__", "")
+    visited = names.get("_dh") or [os.getcwd()]  # the directory may have been changed since the kernel began
+    return Origin(str(notebook), str(visited[0]), socket.gethostname(), os.getpid())
