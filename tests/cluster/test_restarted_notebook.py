@@ -6,28 +6,45 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from jdist.client import find
 from support.notebook import Notebook
 
+if TYPE_CHECKING:
+    from support.leaks import Traces
+
 OPTIONS = "-n 1 --backend gloo --timeout 60 --idle-timeout 60"
 START = f"%dist start {OPTIONS}"
 LOOP = "import time\nwhile True: time.sleep(0.01)"
 
 
+@pytest.fixture(scope="module")
+def opened(run_traces: Traces, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """A notebook in a directory of its own."""
+    notebook = Notebook(tmp_path_factory.mktemp("notebook"))
+    run_traces.exempt.add(kernel(notebook))
+    yield notebook
+    run_traces.exempt.discard(kernel(notebook))
+    notebook.close()
+
+
 @pytest.fixture
-def notebook(tmp_path: Path) -> Iterator[Notebook]:
-    """A notebook in a directory of its own; whatever it starts is stopped at the end."""
-    before = set(find.here())
-    opened = Notebook(tmp_path)
-    try:
-        yield opened
-    finally:
-        for name in find.here().keys() - before:
-            opened.execute(f"%dist stop {name} --now")
-        opened.close()
+def notebook(opened: Notebook, run_traces: Traces) -> Iterator[Notebook]:
+    """The same; whatever it starts is stopped at the end."""
+    before, old = set(find.here()), kernel(opened)
+    yield opened
+    run_traces.exempt = (run_traces.exempt - {old}) | {kernel(opened)}
+    for name in find.here().keys() - before:
+        opened.run(f"%dist stop {name} --now")
+
+
+def kernel(notebook: Notebook) -> int:
+    """The process of its kernel, which a restart replaces."""
+    pid: int = notebook.manager.provisioner.pid  # type: ignore[union-attr]
+    return pid
 
 
 def start(notebook: Notebook) -> tuple[str, str]:
