@@ -51,7 +51,7 @@ class EarlierCluster:
         return " and ".join(runs[:1] + attached + shared)
 
     async def end(self) -> EarlierNotice:
-        """Stop it, as ``%dist stop`` does; says so."""
+        """Stop it, so that its ranks end as a kernel does; says so."""
         await self._lifecycle.stop()
         was = "has been" if self.use else "was idle and has been"
         text = f"cluster {self.name} of an earlier kernel of this notebook {was} stopped"
