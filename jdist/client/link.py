@@ -140,13 +140,17 @@ class Link:
         A controller that dies while a request is under way may have acted on it, so that fails. What is asked after
         its death cannot have reached it, and is asked on the new link.
         """
-        if not self.lost and (self._is_ending or (self._local_pid and has_ended(self._local_pid))):
+        if not self.lost and (self._is_ending or self._has_process_ended()):
             with contextlib.suppress(TimeoutError):
                 await self.wait_lost(_END_SEEN)
         if self.is_orphaned and self.successor is not None:
             return await self.successor()
         self._check()
         return self
+
+    def _has_process_ended(self) -> bool:
+        """Whether the controller's process is known to have ended; it is not known of one on another host."""
+        return self._local_pid != 0 and has_ended(self._local_pid)
 
     def give_up(self, reason: str, *, is_final: bool) -> None:
         """Record why the controller could not be started again; ``is_final``: no further attempt can succeed."""
@@ -298,8 +302,10 @@ class Link:
 
         def conclude() -> None:
             if not self.lost:
-                self.is_orphaned = is_dead
-                self._end("its controller is gone" if is_dead else "the connection to its controller broke")
+                # A process that is killed before it has read all that was sent to it resets the connection.
+                self.is_orphaned = is_dead or self._has_process_ended()
+                gone = "its controller is gone"
+                self._end(gone if self.is_orphaned else "the connection to its controller broke")
 
         asyncio.get_running_loop().call_later(_LAST_WORDS, conclude)
 

@@ -222,3 +222,21 @@ def test_a_link_that_was_given_up_says_why_and_suggests_what_is_possible() -> No
     assert [r.action for r in link.remedies] == ["start"]
     with pytest.raises(ConnectionLost, match="too late"):
         asked(link, lambda k: k.current())
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_connection_that_is_reset_says_nothing_unless_the_process_is_known_to_have_ended(
+    is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "_LAST_WORDS", 0.0)
+    monkeypatch.setattr(link_module, "has_ended", lambda _: True)
+
+    async def scenario() -> Link:
+        link = Answered(lambda _: [])
+        link._on_event = lambda _: None
+        link._liveness_ended(is_dead=False)
+        link._local_pid = 7 if is_here else 0
+        await link.wait_lost(LONG)
+        return link
+
+    assert asyncio.run(scenario()).is_orphaned == is_here
