@@ -22,7 +22,6 @@ class Call(Struct, frozen=True, omit_defaults=True):
     op: str  # As torch.distributed names it: all_reduce, broadcast, send, recv, ...; of DDP's reducer, all_reduce.
     group: str
     number: int = 0  # Sequence number of a collective in its group, from 1, on every rank; 0 for a send or recv.
-    is_expected: bool = False  # It waits before it is numbered; `number` is the one that comes next in its group.
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()  # "float32", one for each shape.
     detail: str = ""  # Other arguments that ranks must agree on: "src=1", "splits=[1, 3]→[2, 2]"; "" if unknown.
@@ -36,6 +35,7 @@ class Call(Struct, frozen=True, omit_defaults=True):
     has_failed: bool = False  # It raised an exception.
     parts: int = 1  # Collectives of its group that it consists of so far, of which `number` is the last.
     nth: int = 0  # Of a send or recv: its number in its :class:`Channel`, from 1; 0 if unknown.
+    is_expected: bool = False  # It waits before it has a number; `number` is the next one of its group.
 
     @property
     def place(self) -> str:
