@@ -242,9 +242,15 @@ def store_wait(frames: list[FrameType]) -> FrameType | None:
     for frame in frames[:_NEAR]:
         if frame.f_code in STORE_WAITS or frame.f_code.co_name == torch_compat.STORE_BARRIER:
             return frame
-    # Group construction in C++ waits for the peers' addresses in the store.
-    is_helper = bool(frames) and frames[0].f_code.co_name == torch_compat.GROUP_HELPER
-    return frames[0] if is_helper and frames[0].f_code.co_filename.endswith(torch_compat.C10D_FILE) else None
+    # Group construction in C++ waits for the peers' addresses in the store: called from there, or by a function of torch
+    # that it calls (since 2.14).
+    if frames and _is_of_c10d(frames[0]):
+        return next((f for f in frames[:_NEAR] if f.f_code.co_name == torch_compat.GROUP_HELPER), None)
+    return None
+
+
+def _is_of_c10d(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.endswith(torch_compat.C10D_FILE)
 
 
 def store_port(wait: FrameType) -> int | None:
