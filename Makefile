@@ -5,7 +5,10 @@
 #   make test-unit | test-process | test-cluster    one tier of them: nothing started; single processes; clusters
 #   make test-system  what jdist works with: ssh, Slurm, MPI, Ray, JupyterHub, browsers, all notebooks, the soak
 #   make test-gpu  what needs GPUs, on a machine that has one or more: five minutes, no network
-#   make test-all   everything that is checked: both of them
+#   make test-all   everything that is checked: test and test-system
+#   make test-torch   what depends on torch most, with the oldest and the newest torch that jdist supports; each has an
+#                environment of its own, of some GB. TORCHES='2.13.0' for another one
+#   make test-python  the same with each Python that jdist supports; PYTHONS='3.13' for one of them
 #   make lab     open the notebooks in JupyterLab
 #   make labextension  build the JupyterLab extension, which `make lab` and `make test` do by themselves
 #   make lint    the checks without the tests
@@ -17,7 +20,7 @@
 #   make clean   remove .venv and the caches
 #
 #   make demo PYTHON=/path/to/python3.12                another interpreter
-#   make demo TORCH='torch --index-url https://…/cu128' another build of torch
+#   make demo TORCH='torch --index-url https://…/cu128' another build of torch, from now on
 #   make test-unit PYTEST_ARGS='-k verdict -x' JOBS=0   a part of the tests, in one process
 
 PYTHON ?= python3
@@ -27,9 +30,14 @@ PYTEST_ARGS ?=
 # Test processes side by side: much of a test is waiting, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 SOAK ?= --faults 200
+TORCHES ?= $(shell sed -n 's/^[A-Z]*_TORCH = "\(.*\)"/\1/p' jdist/core/supported.py)
+PYTHONS ?= 3.11 3.12 3.13
+# The clusters' tests that depend on torch most: what ranks wait in, how they are freed, what they keep.
+HEART := cells doctor faults handover interrupts_in_c on_reform profile restore timeouts values verdicts
 PICTURES ?=
 
 BIN := $(VENV)/bin
+HAS_TORCH := $(VENV)/.torch
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 HUB_PROXY := tests/support/hub/node_modules/.package-lock.json
@@ -39,7 +47,7 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab lab labextension lint lint-lab translations docs pictures bench soak clean
+.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab test-heart test-torch test-python FORCE lab labextension lint lint-lab translations docs pictures bench soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -48,17 +56,29 @@ help:
 # For pip, which would build the JupyterLab extension, too: that has a target of its own.
 WITHOUT_LAB = SKIP_JUPYTER_BUILDER=1
 
-# torch comes first and by itself: which build fits (CPU, CUDA, ROCm) is not something a dependency can say, and left
-# to the second install the newest one would be taken, whatever it is. One that can be imported already is kept.
-$(READY): pyproject.toml
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "jdist needs Python 3.11 or later, and $(PYTHON) is: $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { \
 	  echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	@[ -z "$(strip $(TORCH))" ] || $(BIN)/python -c 'import torch' 2>/dev/null || { \
-	  echo "$(BIN)/python -m pip install $(TORCH)"; $(BIN)/python -m pip install --quiet $(TORCH); }
+
+# torch comes first and by itself: which build fits (CPU, CUDA, ROCm) is not something a dependency can say, and left
+# to the second install the newest one would be taken, whatever it is. One that can be imported already is kept, unless
+# TORCH= names another one than the last time.
+IS_NAMED = [ "$(origin TORCH)" != file ]
+$(HAS_TORCH): $(BIN)/python FORCE
+	@if [ -e $@ ] && { ! $(IS_NAMED) || [ "$$(cat $@)" = "$(TORCH)" ]; }; then exit; fi; \
+	  if [ -n "$(strip $(TORCH))" ] && { $(IS_NAMED) || ! $(BIN)/python -c 'import torch' 2>/dev/null; }; then \
+	    echo "$(BIN)/python -m pip install $(TORCH)"; \
+	    $(BIN)/python -m pip uninstall --quiet --yes torch 2>/dev/null; \
+	    $(BIN)/python -m pip install --quiet $(TORCH) || exit; \
+	  fi; echo "$(TORCH)" > $@
+
+FORCE:
+
+$(READY): pyproject.toml $(HAS_TORCH)
 	@echo "installing jdist, JupyterLab and what the notebooks need into $(VENV); once, a minute or two"
 	$(WITHOUT_LAB) $(BIN)/python -m pip install --quiet -e '.[notebooks]'
 	@touch $@
@@ -137,6 +157,21 @@ test-gpu: $(TOOLS)
 
 test-all: test test-system
 
+test-heart: $(TOOLS)
+	$(PYTEST) tests/unit tests/process $(HEART:%=tests/cluster/test_%.py)
+
+test-torch: $(TORCHES:%=test-torch-%)
+
+test-torch-%:
+	@$(MAKE) --no-print-directory test-heart VENV=.venv-torch-$* TORCH=torch==$*
+
+test-python: $(PYTHONS:%=test-python-%)
+
+test-python-%:
+	@for python in python$* $(HOME)/.pyenv/versions/$*.*/bin/python none; do $$python -c '' 2>/dev/null && break; done; \
+	  [ $$python != none ] || { echo "no Python $* here: no python$* on the PATH, and none of pyenv's" >&2; exit 1; }; \
+	  $(MAKE) --no-print-directory test-heart VENV=.venv-python-$* PYTHON=$$python
+
 # JupyterLab refuses to run as root unless it is told to.
 lab: $(READY) $(LAB)
 	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR)/notebooks $$([ "$$(id -u)" -ne 0 ] || echo --allow-root)
@@ -154,5 +189,5 @@ soak: $(TOOLS)
 	PYTHONPATH=tests $(BIN)/python -m support.soak.soak $(SOAK)
 
 clean:
-	rm -rf $(VENV) labextension/built labextension/lib labextension/node_modules tests/support/hub/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist site
+	rm -rf $(VENV) .venv-torch-* .venv-python-* labextension/built labextension/lib labextension/node_modules tests/support/hub/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist site
 	find jdist tests benchmarks notebooks -name __pycache__ -type d -prune -exec rm -rf {} +
