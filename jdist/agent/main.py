@@ -85,7 +85,7 @@ class Agent:
             meter=meter,
             resources=resources,
             rank_queries=RankQueries(node, workers, logs, meter),
-            node_queries=NodeQueries(node, code_sync, resources),
+            node_queries=NodeQueries(node, code_sync, resources, workers.kernels),
             code_sync=code_sync,
         )
         workers.listener = WorkerHandlers(node, parts, lambda: self._is_leaving or self._over.done())

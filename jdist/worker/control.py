@@ -37,6 +37,7 @@ from jdist.worker.cells.imports import Imports
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import cell_numbers
+from jdist.worker.compat.private import lacks_of_loaded
 from jdist.worker.debug import breakpoints
 from jdist.worker.debug.debugger import Debugger
 from jdist.worker.debug.post_mortem import CellFailure, PostMortem
@@ -144,7 +145,7 @@ class ControlThread:
         self._loop = asyncio.get_running_loop()
         context = new_context()
         self._port = dial_ipc(context, self._spec.agent_socket, self._handle_frames, identity=self._spec.identity)
-        self._port.send([pack(WorkerHello(self._worker, os.getpid()))])
+        self._port.send([pack(WorkerHello(self._worker, os.getpid(), lacks_of_loaded()))])
         await asyncio.Event().wait()  # until the process ends
 
     # ------------------------------------------------------------ any thread

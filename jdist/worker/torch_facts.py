@@ -26,6 +26,8 @@ def torch_facts() -> TorchFacts:
     import torch.cuda.nccl
     import torch.distributed
 
+    from jdist.worker.compat.private import lacks
+
     trouble, gpus, nccl = "", 0, ""
     if torch.version.cuda is not None:
         try:
@@ -35,4 +37,4 @@ def torch_facts() -> TorchFacts:
             trouble = str(e).strip().splitlines()[0]
         if torch.distributed.is_nccl_available():
             nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    return TorchFacts(str(torch.__version__), torch.version.cuda or "", nccl, gpus, trouble)
+    return TorchFacts(str(torch.__version__), torch.version.cuda or "", nccl, gpus, trouble, lacks())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,6 +74,46 @@ def test_an_agent_that_does_not_answer_is_a_finding_and_the_others_are_examined(
         assert set(diagnosis.examination.nodes) == {0}
     finally:
         os.kill(agent, signal.SIGCONT)
+
+
+LACKING = """
+import importlib.util, sys
+
+class Finder:
+    def find_spec(name, path, target=None):
+        if name in GONE:
+            lost = GONE.pop(name)
+            spec = importlib.util.find_spec(name)
+            run = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (run(module), delattr(module, lost))
+            return spec
+
+GONE = {
+    "torch.distributed.distributed_c10d": "_set_pg_timeout",
+    "torch.distributed.pipelining.schedules": "_PipelineSchedule",
+}
+sys.meta_path.insert(0, Finder)
+"""
+
+
+def test_names_that_torch_lacks_cost_their_features_alone(
+    fresh_cluster: Callable[..., jdist.Cluster], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LACKING)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    own = fresh_cluster(1, 2, env={"PYTHONPATH": path})
+    (finding,) = own.warnings  # as far as it is known without importing anything
+    assert "the timeout of collectives" in finding.text
+    assert "distributed_c10d._set_pg_timeout" in finding.text
+    assert "_PipelineSchedule" not in finding.text
+    (finding,) = own.doctor(0.0).findings
+    assert "_set_pg_timeout" in finding.text
+    assert "_PipelineSchedule" in finding.text
+    code = "from datetime import timedelta\ndist.init_process_group(timeout=timedelta(seconds=9))"
+    with pytest.raises(jdist.CellError, match=rf"torch {re.escape(torch.__version__)} has no .*\._set_pg_timeout"):
+        own.run(code)
+    own.interrupt()
+    assert own.run("t = torch.ones(1); dist.all_reduce(t); t.item()").values == {0: 2.0, 1: 2.0}
 
 
 def test_before_a_start_a_cluster_is_thrown_away_and_nothing_is_left(

@@ -21,6 +21,7 @@ from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.agent.starters.starter import Starter
 from jdist.core.messages.base import AGENT_IDENTITY
 from jdist.core.messages.membership import StartWorker
+from jdist.core.messages.nodes import Lack
 from jdist.core.settings import WorkerSpec
 from jdist.wire.transport.sockets import dial_ipc, subscribe_ipc
 
@@ -54,6 +55,7 @@ class Kernel:
         self.is_overdue = False  # It has said that it did not end within its grace.
         self.is_subscribed = False  # Its output is received.
         self.has_greeted = False
+        self.lacks: tuple[Lack, ...] = ()  # What its torch lacks, as it said then.
         self.fatal_text = ""  # What faulthandler wrote when a signal was about to end the process.
         self.is_stuck = False  # It was ended because it could neither hand its names over nor end by itself.
         self.why_stuck = ""  # Why it could not, as far as is known.

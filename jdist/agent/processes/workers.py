@@ -347,7 +347,7 @@ class Workers:
         elif kernel.is_dismissed:
             return
         elif isinstance(message, WorkerHello):
-            kernel.has_greeted = True
+            kernel.has_greeted, kernel.lacks = True, message.lacks
             self._report_up(kernel)
         else:
             self.listener.handle_worker_message(message)

@@ -9,6 +9,7 @@ import resource
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.node.facts import NodeContext, interface_environment
 from jdist.agent.node.gpus import GpuReading, query
 from jdist.agent.processes.helpers import start_reporter
+from jdist.agent.processes.kernel import Kernel
 from jdist.agent.resources.meter import ResourceMeter
 from jdist.agent.starters.starter import Starter
 from jdist.core.errors import JdistError, LaunchError
@@ -41,11 +43,14 @@ _TORCH = 60.0  # Seconds for torch to be imported and to look for GPUs.
 class NodeQueries:
     """Answers for this node."""
 
-    def __init__(self, node: NodeContext, code_sync: CodeReceiver, resources: ResourceMeter):
+    def __init__(
+        self, node: NodeContext, code_sync: CodeReceiver, resources: ResourceMeter, kernels: Mapping[int, Kernel]
+    ):
         self._node = node
         self._facts = node.facts
         self._code_sync = code_sync
         self._resources = resources
+        self._kernels = kernels
         self._reporting = asyncio.Lock()
         self._listeners: dict[str, Listener] = {}
 
@@ -71,7 +76,8 @@ class NodeQueries:
     async def _perform(self, query: NodeQuery) -> NodeReplyBody:
         match op := query.op:
             case nodes.ReportNode(is_brief=True):
-                return report_briefly(self._facts)
+                lacks = next((kernel.lacks for kernel in self._kernels.values()), ())
+                return msgspec.structs.replace(report_briefly(self._facts), lacks=lacks)
             case nodes.ReportNode():
                 async with self._reporting:  # two clients at once share the report's socket
                     return await report_fully(self._facts, self._node.starter, self._node.directory)
@@ -156,5 +162,10 @@ async def report_fully(facts: NodeFacts, starter: Starter, directory: Path) -> n
     if not own:
         trouble.append(f"its own name {facts.hostname!r} cannot be looked up there: {unknown}")
     return msgspec.structs.replace(
-        report_briefly(facts), gpus=gpus, driver=reading.driver, facts=torch, trouble=tuple(trouble)
+        report_briefly(facts),
+        gpus=gpus,
+        driver=reading.driver,
+        facts=torch,
+        trouble=tuple(trouble),
+        lacks=torch.lacks if torch else (),
     )

@@ -12,6 +12,7 @@ from jdist.client.doctor.diagnosis import SEVERITIES, Diagnosis, Examination, Fi
 from jdist.core.messages.nodes import UNLIMITED, NodeReport
 from jdist.core.quantities import format_memory, format_rate
 from jdist.core.ranks import ranks_by
+from jdist.core.supported import ADVICE
 
 _CLOCKS_APART = 0.5  # Seconds; less matters only to timestamps compared by hand, as traces correct their own.
 _SMALL_SHM = 1 << 30
@@ -148,6 +149,15 @@ def _versions(seen: Examination) -> Iterator[Finding]:
 def _no_torch(node: str, report: NodeReport) -> Iterator[tuple[Severity, str]]:
     if not report.torch:
         yield "breaks", f"{node} has no torch: no rank can start there; pip install torch"
+
+
+@check
+def _lacks(seen: Examination) -> Iterator[Finding]:
+    """Features that do not work, as torch has not all private names that they use: it is too new, or too old."""
+    lacking = {n: "; ".join(f"{o.feature} ({', '.join(o.names)})" for o in r.lacks) for n, r in seen.nodes.items()}
+    for features, nodes in _grouped({n: text for n, text in lacking.items() if text}).items():
+        text = f"torch on {nodes_text(nodes)} lacks names that jdist uses; not possible there: {features}. {ADVICE}"
+        yield Finding("may break", text, nodes)
 
 
 @check_node

@@ -10,6 +10,7 @@ from msgspec import Struct
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import FormWorld, GroupSpec
+from jdist.core.messages.nodes import Lack
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.saving import KeepAutosave
 
@@ -295,6 +296,7 @@ class WorkerHello(Message, frozen=True):
 
     worker: int
     pid: int
+    lacks: tuple[Lack, ...] = ()  # What the process knows to lack in its torch.
 
 
 ClientMessage = Restart | AddNode | AbortAddNode | RemoveRanks | DropNodes

@@ -42,6 +42,13 @@ class Limits(Struct, frozen=True):
     nproc: int
 
 
+class Lack(Struct, frozen=True):
+    """A feature of jdist that does not work with the installed torch, which lacks these names."""
+
+    feature: str
+    names: tuple[str, ...]
+
+
 class TorchFacts(Struct, frozen=True):
     """Facts about torch on a node where it was imported."""
 
@@ -50,6 +57,7 @@ class TorchFacts(Struct, frozen=True):
     nccl: str  # "" where there is none.
     gpus: int  # Number of GPUs that it can use.
     trouble: str = ""  # Why it can use no GPU, though it was built for CUDA.
+    lacks: tuple[Lack, ...] = ()
 
 
 class NodeReport(Message, frozen=True):
@@ -74,6 +82,7 @@ class NodeReport(Message, frozen=True):
     facts: TorchFacts | None = None
     trouble: tuple[str, ...] = ()  # What could not be examined, and why.
     now: float = 0.0  # The node's wall clock.
+    lacks: tuple[Lack, ...] = ()  # As far as a worker knew when it was started.
 
 
 class NetworkPath(Message, frozen=True):

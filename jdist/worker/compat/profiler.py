@@ -15,11 +15,15 @@ from typing import Any
 import torch
 from torch.autograd import profiler
 
-# The private names that can be looked up without an object of their class, by what has them.
-PRIVATE = {
-    "torch.autograd": "_profiler_enabled",
-    "torch._C._autograd._KinetoEvent": "start_thread_id is_user_annotation is_async device_resource_id",
-}
+from jdist.worker.compat.private import Feature
+
+_PROFILER = Feature(
+    "profiling cells",
+    {
+        "torch.autograd": "_profiler_enabled",
+        "torch._C._autograd:_KinetoEvent": "start_thread_id is_user_annotation is_async device_resource_id",
+    },
+)
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _SILENT = "99"
@@ -28,6 +32,7 @@ _CODE = os.path.dirname(torch.__file__)
 RawEvent = tuple[str, int, int, int, bool, bool, int]  # name, start and duration in ns, thread, scope, async, stream
 
 
+@_PROFILER.needed_by
 def start(activities: tuple[str, ...]) -> Any:
     """Record on this thread from now on. Raises RuntimeError if a profiler of the user's own does."""
     if torch.autograd._profiler_enabled():

@@ -1,6 +1,6 @@
 """What jdist uses of ``torch.distributed.rpc`` that torch keeps private.
 
-Checked on torch 2.13.0; tests/unit/worker/compat resolves every name of ``PRIVATE`` on the installed version.
+Checked on torch 2.13.0. Where one of its names is absent, RPC is left to torch alone.
 """
 
 import contextlib
@@ -13,29 +13,33 @@ from typing import Any
 
 import torch.distributed as dist
 
+from jdist.worker.compat.private import Feature
+
 _Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _methods: dict[str, Any] = {}  # An agent's own methods, by their names.
 
 _NUMBERS_USED = 2  # By each remote reference.
 
-# The private names that can be looked up without an object of their class, by what has them.
-PRIVATE = {
-    "torch.distributed.rpc": "_init_counter _init_counter_lock",
-    "torch.distributed.rpc.api": "_all_gather_sequence_id _all_gather_sequence_id_to_states "
-    "_cleanup_python_rpc_handler _delete_all_user_and_unforked_owner_rrefs _destroy_rref_context "
-    "_get_current_rpc_agent _init_rpc_states _is_current_rpc_agent_set _reset_current_rpc_agent "
-    "_set_and_start_rpc_agent",
-    "torch.distributed.rpc.internal": "_run_function",
-    "torch._C._distributed_rpc": "TensorPipeAgent _delete_all_user_and_unforked_owner_rrefs",
-}
+_RPC = Feature(
+    "torch.distributed.rpc after an interrupt, or in a world that was formed again",
+    {
+        "torch.distributed.rpc": "_init_counter _init_counter_lock",
+        "torch.distributed.rpc.api": "_all_gather_sequence_id _all_gather_sequence_id_to_states "
+        "_cleanup_python_rpc_handler _delete_all_user_and_unforked_owner_rrefs _destroy_rref_context "
+        "_get_current_rpc_agent _init_rpc_states _is_current_rpc_agent_set _reset_current_rpc_agent "
+        "_set_and_start_rpc_agent",
+        "torch.distributed.rpc.internal": "_run_function",
+        "torch._C._distributed_rpc": "TensorPipeAgent _delete_all_user_and_unforked_owner_rrefs",
+    },
+)
 
 
 def has_rpc() -> bool:
-    """Whether this build of torch has RPC."""
+    """Whether this build of torch has RPC, and all by which jdist keeps it going."""
     from torch.distributed import rpc
 
-    return bool(rpc.is_available())
+    return bool(rpc.is_available()) and not _RPC.absent
 
 
 def current_agent() -> Any:

@@ -7,26 +7,31 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from torch.distributed.tensor import Placement, Replicate, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor import Placement, Replicate, Shard, placement_types
 
-PRIVATE = {
-    "torch.distributed.tensor._utils": "compute_local_shape_and_global_offset",
-    "torch.distributed.tensor.placement_types": "_StridedShard",
-    "torch.distributed.device_mesh.DeviceMesh": "_get_root_mesh",
-    "torch.distributed.fsdp.FSDPModule": "_get_fsdp_state",
-}
+from jdist.worker.compat.private import Feature
+
+_PLACEMENTS = Feature(
+    "saving DTensors",
+    {
+        "torch.distributed.tensor._utils": "compute_local_shape_and_global_offset",
+        "torch.distributed.tensor.placement_types": "_StridedShard",
+    },
+)
+_MESHES = Feature("saving parts of device meshes", {"torch.distributed.device_mesh:DeviceMesh": "_get_root_mesh"})
+_FSDP2 = Feature("saving modules that are fully sharded", {"torch.distributed.fsdp:FSDPModule": "_get_fsdp_state"})
 
 _MARKS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")
 _STATE_KEY = "__composable_api_state_key"
 
 
+@_MESHES.needed_by
 def root_mesh(mesh: Any) -> Any:
     """The mesh of which a mesh is a part; the mesh itself if it is no part of another."""
     return mesh._get_root_mesh()
 
 
+@_FSDP2.needed_by
 def fsdp_options(module: Any) -> dict[str, Any] | None:
     """The options with which ``fully_shard`` was called for a module; None if it is in another module's group.
 
@@ -96,26 +101,33 @@ def parameters_of(module: Any) -> dict[str, Any]:
     return found
 
 
+@_PLACEMENTS.needed_by
 def placement_text(placement: Placement) -> str:
     """``"Shard(0)"``, ``"Replicate"``, or ``"StridedShard(0, 2)"``. Raises TypeError for placements of other kinds."""
     if isinstance(placement, Replicate):
         return "Replicate"
-    if isinstance(placement, _StridedShard):
+    if isinstance(placement, placement_types._StridedShard):
         return f"StridedShard({placement.dim}, {placement.split_factor})"
     if type(placement) is Shard:
         return f"Shard({placement.dim})"
     raise TypeError(f"a DTensor placed by {placement} cannot be saved; redistribute it first")
 
 
+@_PLACEMENTS.needed_by
 def placement_of(text: str) -> Placement:
     """The placement that :func:`placement_text` has written."""
     numbers = [int(number) for number in re.findall(r"\d+", text)]
     if text == "Replicate":
         return Replicate()
-    return Shard(numbers[0]) if len(numbers) == 1 else _StridedShard(numbers[0], split_factor=numbers[1])
+    return (
+        Shard(numbers[0]) if len(numbers) == 1 else placement_types._StridedShard(numbers[0], split_factor=numbers[1])
+    )
 
 
+@_PLACEMENTS.needed_by
 def local_shape(shape: Sequence[int], mesh: Any, placements: Sequence[Placement]) -> tuple[int, ...]:
     """The shape of this rank's part of a DTensor of that shape."""
-    found, _ = compute_local_shape_and_global_offset(tuple(shape), mesh, tuple(placements))
+    from torch.distributed.tensor import _utils
+
+    found, _ = _utils.compute_local_shape_and_global_offset(tuple(shape), mesh, tuple(placements))
     return tuple(found)

@@ -9,11 +9,18 @@ import gc
 import sys
 from typing import Any
 
-PRIVATE = {
-    "torch.distributed.fsdp._flat_param.FlatParamHandle": "reshard post_reshard",
-    "torch.distributed.fsdp._common_utils": "HandleTrainingState TrainingState",
-    "torch.distributed.pipelining.schedules": "_PipelineSchedule",
-}
+from jdist.worker.compat.private import Feature
+
+_FSDP1 = Feature(
+    "FullyShardedDataParallel after a step that was interrupted",
+    {
+        "torch.distributed.fsdp._flat_param:FlatParamHandle": "reshard post_reshard",
+        "torch.distributed.fsdp._common_utils": "HandleTrainingState TrainingState",
+    },
+)
+_PIPELINES = Feature(
+    "a pipeline after a step that was interrupted", {"torch.distributed.pipelining.schedules": "_PipelineSchedule"}
+)
 
 
 def end_steps() -> None:
@@ -21,7 +28,7 @@ def end_steps() -> None:
     sharding = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
     pipelining = sys.modules.get("torch.distributed.pipelining.schedules")
     wrapper: Any = sharding.FullyShardedDataParallel if sharding is not None else ()
-    schedule: Any = pipelining._PipelineSchedule if pipelining is not None else ()
+    schedule: Any = getattr(pipelining, "_PipelineSchedule", ())
     classes = tuple(c for c in (wrapper, schedule) if c != ())
     for found in [each for each in gc.get_objects() if issubclass(type(each), classes)] if classes else []:
         if not issubclass(type(found), wrapper):
@@ -30,6 +37,7 @@ def end_steps() -> None:
             _end_step(found)
 
 
+@_FSDP1.skips
 def _end_step(state: Any) -> None:
     from torch.distributed.fsdp._common_utils import HandleTrainingState, TrainingState
 

@@ -1,6 +1,6 @@
 """The one place where jdist uses what torch keeps private: each access is a small function or a named constant.
 
-Checked on torch 2.13.0; tests/unit/worker/compat resolves every name of ``PRIVATE`` on the installed version.
+Checked on torch 2.13.0. What a torch without one of these names costs is said by the features below.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,23 +21,48 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
 
-# The private names that can be looked up without an object of their class, by what has them.
-PRIVATE = {
-    "torch.distributed.distributed_c10d": "_abort_process_group _create_process_group_wrapper "
-    "_get_default_group _new_process_group_helper "
-    "_resolve_process_group _set_pg_timeout _store_based_barrier _unregister_all_process_groups _update_default_pg",
-    "torch.distributed.distributed_c10d._world": "group_count pg_backend_config pg_group_ranks pg_map pg_names "
-    "pg_to_tag tags_to_pg",
-    "torch.distributed": "_functional_collectives",
-    "torch._C": "DisableTorchFunctionSubclass Future",
-    "torch._C._distributed_c10d": "_dump_fr_trace",
-    "torch._C._distributed_c10d.Reducer": "_set_static_graph",
-    "torch._C._distributed_c10d.Logger": "_set_static_graph",
-    "torch.distributed.ProcessGroup": "_device_types",
-    "torch.distributed.rendezvous": "_create_c10d_store _torchelastic_use_agent_store",
-    "torch.nn.parallel.DistributedDataParallel": "_build_debug_param_to_name_mapping _build_params_for_reducer "
-    "_ddp_init_helper _update_process_group",
-}
+from jdist.worker.compat.private import Feature
+
+_C10D = "torch.distributed.distributed_c10d"
+
+# Not guarded: without these names, no world is formed, and what torch says of them is the reason that is reported.
+_WORLD = Feature(
+    "forming a world",
+    {
+        _C10D: "_unregister_all_process_groups _update_default_pg",
+        f"{_C10D}:_world": "group_count pg_backend_config pg_group_ranks pg_map pg_names pg_to_tag tags_to_pg",
+    },
+)
+_WAITS = Feature(
+    "freeing a rank that waits in new_group for others", {_C10D: "_new_process_group_helper _store_based_barrier"}
+)
+_NAMED = Feature("taking groups over to another process of a rank", {_C10D: "_resolve_process_group"})
+_STORE = Feature(
+    "init_process_group in children of a rank",
+    {"torch.distributed.rendezvous": "_create_c10d_store _torchelastic_use_agent_store"},
+)
+_DEFAULT = Feature("the reason why there is no world, in torch's errors", {_C10D: "_get_default_group"})
+_TIMEOUT = Feature("changing the timeout of collectives", {_C10D: "_set_pg_timeout"})
+_ABORT = Feature("freeing ranks that wait in NCCL", {_C10D: "_abort_process_group"})
+_CHECKED = Feature(
+    "seeing the calls of groups that TORCH_DISTRIBUTED_DEBUG=DETAIL checks", {_C10D: "_create_process_group_wrapper"}
+)
+_RECORDER = Feature("seeing what C++ waits for", {"torch._C._distributed_c10d": "_dump_fr_trace"})
+_FUNCTIONAL = Feature("seeing functional collectives", {"torch.distributed": "_functional_collectives"})
+_SUBCLASSES = Feature("seeing tensors' subclasses as plain tensors", {"torch._C": "DisableTorchFunctionSubclass"})
+_FUTURES = Feature("ending waits in callbacks of futures", {"torch._C": "Future"})
+_DEVICES = Feature(
+    "choosing the device on which values are compared", {"torch.distributed:ProcessGroup": "_device_types"}
+)
+_DDP = Feature(
+    "DistributedDataParallel in a world that was formed again",
+    {
+        "torch.nn.parallel:DistributedDataParallel": "_build_debug_param_to_name_mapping _build_params_for_reducer "
+        "_ddp_init_helper _update_process_group",
+        "torch._C._distributed_c10d:Reducer": "_set_static_graph",
+        "torch._C._distributed_c10d:Logger": "_set_static_graph",
+    },
+)
 
 STORE_BARRIER = "_store_based_barrier"  # Name of the Python function in which new_group waits for the other ranks.
 GROUP_HELPER = "_new_process_group_helper"  # Makes a group in C++, where it waits for the peers' addresses in a store.
@@ -64,7 +90,10 @@ def groups() -> list[tuple[ProcessGroup, str, tuple[int, ...]]]:
     return [(g, str(name), tuple(ranks.get(g, ()))) for g, name in list(c10d._world.pg_names.items())]
 
 
-resolve_group: Callable[[Any], ProcessGroup] = c10d._resolve_process_group  # The group of torch's name.
+@_NAMED.needed_by
+def resolve_group(name: Any) -> ProcessGroup:
+    """The group of torch's name."""
+    return c10d._resolve_process_group(name)
 
 
 def world_store() -> Any:
@@ -79,6 +108,7 @@ def set_world_store(store: Any) -> None:
     c10d._world.pg_map[world] = (c10d._world.pg_map[world][0], store)
 
 
+@_STORE.skips
 def replace_store_maker(make: Callable[..., Any]) -> None:
     """Have a rendezvous by ``env://`` or ``tcp://`` call ``make(original, host, port, rank, world_size, timeout)``.
 
@@ -111,9 +141,10 @@ def forget_groups() -> None:
     c10d._world.group_count = 0
 
 
-_default_group = c10d._get_default_group
+_default_group = getattr(c10d, "_get_default_group", None)
 
 
+@_DEFAULT.skips
 def refuse_default_group(reason: str) -> None:
     """Have whatever needs the default group raise ValueError with this reason; "": work as usual again."""
 
@@ -126,6 +157,7 @@ def refuse_default_group(reason: str) -> None:
             module._get_default_group = refused if reason else _default_group  # type: ignore[attr-defined]
 
 
+@_TIMEOUT.needed_by
 def set_timeout(group: Any, timeout: timedelta) -> None:
     """Set the timeout of a group's collectives, from now on."""
     c10d._set_pg_timeout(timeout, group)
@@ -138,7 +170,9 @@ def device_types(group: Any) -> set[str]:
 
 # ---------------------------------------------------------------- ending what is blocked
 
-Future: Any = torch._C.Future  # What ``Work.get_future`` returns; the base of torch.futures.Future.
+Future: Any = getattr(
+    torch._C, "Future", torch.futures.Future
+)  # What ``Work.get_future`` returns; the base of torch.futures.Future.
 
 
 def has_nccl() -> bool:
@@ -146,6 +180,7 @@ def has_nccl() -> bool:
     return any("nccl" in str(backends) for backends in list(c10d._world.pg_backend_config.values()))
 
 
+@_ABORT.skips
 def abort_nccl() -> None:
     """Abort all NCCL communicators at once (one by one, NCCL deadlocks: pytorch#119797), and wait until it is done.
 
@@ -275,7 +310,10 @@ def is_nccl_alone(group: Any) -> bool:
     return {part.rpartition(":")[2] for part in parts} == {"nccl"}
 
 
-functional_collectives = importlib.import_module("torch.distributed._functional_collectives")
+try:
+    functional_collectives = importlib.import_module("torch.distributed._functional_collectives")
+except ImportError:
+    functional_collectives = ModuleType("none")
 
 
 def checks_calls() -> bool:
@@ -283,6 +321,7 @@ def checks_calls() -> bool:
     return dist.get_debug_level() == dist.DebugLevel.DETAIL
 
 
+@_CHECKED.skips
 def name_checked_groups() -> None:
     """Have a group whose calls are checked (:func:`checks_calls`) keep its name in the flight recorder.
 
@@ -312,7 +351,9 @@ def names_of_functional_collectives() -> tuple[str, ...]:
 
 
 # A context within which a tensor subclass's own ``__torch_function__`` is not called.
-plain_tensors: Callable[[], AbstractContextManager[Any]] = torch._C.DisableTorchFunctionSubclass
+plain_tensors: Callable[[], AbstractContextManager[Any]] = getattr(
+    torch._C, "DisableTorchFunctionSubclass", nullcontext
+)
 
 
 def compile_as(function: Any, original: Callable[..., Any]) -> None:
@@ -342,6 +383,7 @@ def typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> Any:
 # ---------------------------------------------------------------- DistributedDataParallel
 
 
+@_DDP.needed_by
 def move_ddp(ddp: Any, group: ProcessGroup) -> None:
     """Have a DDP module go on with another process group."""
     ddp._update_process_group(group)
@@ -352,6 +394,7 @@ def has_comm_hook(ddp: Any) -> bool:
     return bool(getattr(ddp, "_comm_hooks", None))
 
 
+@_DDP.needed_by
 def make_new_reducer(ddp: Any) -> None:
     """Give a DDP module a new reducer, with the buckets of its first iteration."""
     parameters, expect_sparse = ddp._build_params_for_reducer()

@@ -146,8 +146,8 @@ class GroupRegistry:
 
     def set_world_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of the world's collectives on this rank, in later generations as well."""
-        self._world_timeout = timeout
         torch_compat.set_timeout(dist.group.WORLD, timeout)
+        self._world_timeout = timeout
 
     def record_destroyed(self, group: Any) -> None:
         """A cell destroyed a group. It stays in the list: only its members know that it is gone, and names count it."""

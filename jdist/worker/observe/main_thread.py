@@ -242,8 +242,8 @@ def store_wait(frames: list[FrameType]) -> FrameType | None:
     for frame in frames[:_NEAR]:
         if frame.f_code in STORE_WAITS or frame.f_code.co_name == torch_compat.STORE_BARRIER:
             return frame
-    # Group construction in C++ waits for the peers' addresses in the store: called from there, or by a function of torch
-    # that it calls (since 2.14).
+    # Group construction in C++ waits for the peers' addresses in the store. It is called from this function itself, or,
+    # since torch 2.14, from one that this calls.
     if frames and _is_of_c10d(frames[0]):
         return next((f for f in frames[:_NEAR] if f.f_code.co_name == torch_compat.GROUP_HELPER), None)
     return None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jdist.client.doctor.diagnosis import Clock, Diagnosis, Finding
-from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NetworkPath, NodeReport, TorchFacts
+from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Lack, Limits, NetworkPath, NodeReport, TorchFacts
 from support.nodes import A100, CUDA, DISKS, GIB, H200, found, gpu_node, node, seen, way
 
 DROPPED = {"kind": "timeout", "trouble": "no answer within 3 s: what is sent there is dropped on the way"}
@@ -40,6 +40,13 @@ TABLE: list[tuple[str, tuple[NodeReport, ...], str, list[str], tuple[int, ...]]]
         (2,),
     ),
     ("torch", (node(0), node(1, torch="2.12.0")), "breaks", ["torch differs: 2.13.0 on node 0; 2.12.0"], (1,)),
+    (
+        "names that torch lacks",
+        (node(0, lacks=(Lack("flying", ("torch._wings",)), Lack("swimming", ("torch._fins",)))), node(1)),
+        "may break",
+        ["torch on node 0 lacks", "flying (torch._wings); swimming (torch._fins)", "install one of these"],
+        (0,),
+    ),
     ("no torch", (node(0), node(1, torch="")), "breaks", ["node 1 (b) has no torch"], (1,)),
     ("jdist", (node(0), node(1, jdist="0.2.0")), "breaks", ["jdist differs", "refuses"], (1,)),
     (

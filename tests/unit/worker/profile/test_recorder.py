@@ -162,7 +162,7 @@ def test_a_window_that_is_full_is_not_continued(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_profiler_of_the_cell_itself_is_reported() -> None:
-    with torch.profiler.profile():
+    with torch.profiler.profile(acc_events=True):  # without it, torch 2.12 warns
         profile = recorded(lambda _: None)
     assert "torch.profiler could not be started: RuntimeError: a profiler of the cell's own" in profile.reason
 
@@ -171,7 +171,7 @@ def test_a_profiler_that_the_cell_starts_itself_is_reported() -> None:
     x = torch.ones(3)
 
     def cell(_: Recorder) -> None:
-        with torch.profiler.profile() as own:
+        with torch.profiler.profile(acc_events=True) as own:
             x + 1
         assert any(event.name == "aten::add" for event in own.events())
 
