@@ -19,6 +19,7 @@ from jdist import commands
 from jdist.client import find
 from jdist.client.blocking import bridge
 from jdist.client.doctor.preflight import examine_beforehand
+from jdist.core.messages.status import Notice
 from support import anatomy
 from support.waits import eventually
 
@@ -85,12 +86,13 @@ class Finder:
             lost = GONE.pop(name)
             spec = importlib.util.find_spec(name)
             run = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: (run(module), delattr(module, lost))
+            spec.loader.exec_module = lambda module: (run(module), exec(f"del module.{lost}"))
             return spec
 
 GONE = {
     "torch.distributed.distributed_c10d": "_set_pg_timeout",
     "torch.distributed.pipelining.schedules": "_PipelineSchedule",
+    "torch.nn.parallel.distributed": "DistributedDataParallel._update_process_group",
 }
 sys.meta_path.insert(0, Finder)
 """
@@ -110,10 +112,18 @@ def test_names_that_torch_lacks_cost_their_features_alone(
     assert "_set_pg_timeout" in finding.text
     assert "_PipelineSchedule" in finding.text
     code = "from datetime import timedelta\ndist.init_process_group(timeout=timedelta(seconds=9))"
-    with pytest.raises(jdist.CellError, match=rf"torch {re.escape(torch.__version__)} has no .*\._set_pg_timeout"):
+    with pytest.raises(
+        jdist.CellError, match=rf"torch {re.escape(torch.__version__)}, which has no .*\._set_pg_timeout"
+    ):
         own.run(code)
-    own.interrupt()
+    notices: list[str] = []
+    unwatch = own.asynchronous.watch(lambda m: notices.append(m.text) if isinstance(m, Notice) else None)
+    own.run("model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))")
+    with pytest.raises(jdist.CellTimeout):
+        own.run("if rank == 0: dist.all_reduce(torch.ones(1))", timeout=1.0)
     assert own.run("t = torch.ones(1); dist.all_reduce(t); t.item()").values == {0: 2.0, 1: 2.0}
+    assert [text for text in notices if "has no torch.nn.parallel.DistributedDataParallel._upd" in text]
+    unwatch()
 
 
 def test_before_a_start_a_cluster_is_thrown_away_and_nothing_is_left(

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import rpc
 
 from jdist.worker.compat.private import Feature
 
@@ -31,14 +32,14 @@ _RPC = Feature(
         "_set_and_start_rpc_agent",
         "torch.distributed.rpc.internal": "_run_function",
         "torch._C._distributed_rpc": "TensorPipeAgent _delete_all_user_and_unforked_owner_rrefs",
-    },
+    }
+    if rpc.is_available()
+    else {},
 )
 
 
 def has_rpc() -> bool:
     """Whether this build of torch has RPC, and all by which jdist keeps it going."""
-    from torch.distributed import rpc
-
     return bool(rpc.is_available()) and not _RPC.absent
 
 
@@ -117,7 +118,6 @@ def skip_reference_numbers(count: int) -> None:
 
     Another process of the same rank may have used the numbers before, and its peers remember them.
     """
-    from torch.distributed import rpc
     from torch.distributed.rpc import api
 
     original: Any = api._init_rpc_states

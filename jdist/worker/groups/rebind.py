@@ -3,6 +3,7 @@
 That is users' variables, FSDP's mesh objects and DDP's C++ reducer. DTensor and DeviceMesh look groups up by name.
 """
 
+import contextlib
 import functools
 import weakref
 from collections import deque
@@ -13,6 +14,7 @@ from typing import Any
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
+from jdist.core.errors import UsageError
 from jdist.worker.compat.torch import make_new_reducer, move_ddp
 from jdist.worker.groups.holders import Replacement, instance_dict
 from jdist.worker.values import ddp
@@ -48,7 +50,8 @@ def renew_reducers() -> None:
     """Have every DDP module begin anew with its buckets, as does one that another rank has just wrapped."""
     for wrapped in list(_ddps):
         if not ddp.is_special(wrapped):
-            make_new_reducer(wrapped)
+            with contextlib.suppress(UsageError):  # torch lacks what it takes: `rebind` says so
+                make_new_reducer(wrapped)
 
 
 def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: dict[str, Any]) -> list[str]:
@@ -74,13 +77,15 @@ def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: di
         return notices
     del group
     for wrapped in list(_ddps):
-        if (moved_to := new.get(id(wrapped.process_group))) is not None:
-            move_ddp(wrapped, moved_to)
-        else:
-            notices.append(
-                f"DistributedDataParallel({type(wrapped.module).__name__}) was built on a group that is gone; "
-                f"build it again from its .module{ON_REFORM}"
-            )
+        why = "was built on a group that is gone"
+        try:
+            if (moved_to := new.get(id(wrapped.process_group))) is not None:
+                move_ddp(wrapped, moved_to)
+                continue
+        except UsageError as e:  # torch lacks what moves it
+            why = f"cannot go on: {e}"
+        name = f"DistributedDataParallel({type(wrapped.module).__name__})"
+        notices.append(f"{name} {why}; build it again from its .module{ON_REFORM}")
     replacement = Replacement(old, [new[id(group)] for group in old])
     suspended = replacement.run(_reachable(namespace))
     notices += [f"{each} still holds a group of the last generation; {AGAIN}" for each in suspended]
