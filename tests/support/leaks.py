@@ -86,6 +86,7 @@ class Traces:
 
     def snapshot(self) -> Snapshot:
         gc.collect()
+        gc.freeze()  # collections look at what the test makes: all that there is, torch included, takes a second each
         return Snapshot(self)
 
 
