@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import pytest
 from msgspec import structs
@@ -23,6 +23,9 @@ class Link:
     def __init__(self, cluster: str) -> None:
         self.connection: Any = SimpleNamespace(cluster=cluster, host="127.0.0.1", data_port=1)
         self.has_handed_over = asyncio.Event()
+
+    async def current(self) -> Self:
+        return self
 
     async def query(self, ranks: tuple[int, ...], _: object) -> dict[int, RankReplyBody]:
         payload = structs.replace(encode(1)[0], sizes=(SIZE,))
