@@ -170,9 +170,8 @@ def device_types(group: Any) -> set[str]:
 
 # ---------------------------------------------------------------- ending what is blocked
 
-Future: Any = getattr(
-    torch._C, "Future", torch.futures.Future
-)  # What ``Work.get_future`` returns; the base of torch.futures.Future.
+# What ``Work.get_future`` returns; the base of torch.futures.Future.
+Future: Any = getattr(torch._C, "Future", torch.futures.Future)
 
 
 def has_nccl() -> bool:
