@@ -120,7 +120,7 @@ def _few_that_entered(call: Call | None, ranks: Ranks) -> tuple[int, ...]:
     absent, group = missing(call, ranks), members(call.group, ranks)
     if 2 * len(absent) <= len(group) or not all(ranks[r].part == "done" or ranks[r].is_blocked for r in absent):
         return ()
-    return tuple(r for r in group if r not in absent and ranks[r].observation is not None)
+    return tuple(r for r in group if r in ranks and r not in absent and ranks[r].observation is not None)
 
 
 def _joining(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> tuple[Remedy, ...]:

@@ -16,7 +16,7 @@ OBSERVER = "observer"  # A client that only observes: it gets RunsChanged, and d
 
 
 class Origin(Struct, frozen=True):
-    """The notebook that a cluster belongs to, and the kernel that used it for it last."""
+    """The notebook that a cluster belongs to, and the last of its kernels that used the cluster."""
 
     notebook: str  # Its path, as the front end names it; "" if that is unknown.
     directory: str  # In which its kernel was started.
