@@ -113,8 +113,8 @@ def describe_start(facts: ClusterFacts, seconds: float) -> str:
         return f"cluster {facts.name}: {describe_missing(facts)} · {seconds:.0f} s"
     nodes = format_count(facts.topology.nnodes, "node")
     hosts = ", ".join(sorted(set(facts.hostnames)))
-    ranks = sum(facts.nproc_per_node)
-    return f"cluster {facts.name}: {ranks} ranks on {nodes} ({hosts}) · {facts.backend} · ready in {seconds:.1f} s"
+    ranks = format_count(sum(facts.nproc_per_node), "rank")
+    return f"cluster {facts.name}: {ranks} on {nodes} ({hosts}) · {facts.backend} · ready in {seconds:.1f} s"
 
 
 class StartProgress:

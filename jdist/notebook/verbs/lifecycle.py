@@ -14,6 +14,7 @@ from jdist.client.lifecycle.earlier import EarlierCluster, find_earlier, is_same
 from jdist.client.lifecycle.start import Progress, Waiting, make_settings
 from jdist.core.errors import UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
+from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
@@ -74,9 +75,8 @@ def _go_on(s: Session, cluster: Cluster, *, is_same: bool) -> None:
 
 
 def _described(cluster: Cluster) -> str:
-    ranks, nodes = cluster.world_size, len(cluster.nodes)
-    shape = f"{ranks} rank{'s' * (ranks != 1)} on {nodes} node{'s' * (nodes != 1)}"
-    return f"{shape} · {cluster.backend} · {cluster.facts.phase}"
+    ranks, nodes = format_count(cluster.world_size, "rank"), format_count(len(cluster.nodes), "node")
+    return f"{ranks} on {nodes} · {cluster.backend} · {cluster.facts.phase}"
 
 
 def _end_earlier(s: Session, settings: Settings, *, is_named: bool) -> bool:
