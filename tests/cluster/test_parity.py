@@ -111,8 +111,10 @@ dist.destroy_process_group()  # gloo's threads may abort a process that ends wit
 
 def test_a_second_rendezvous_by_environment_meets(cluster: jdist.Cluster) -> None:
     assert cluster.run(SECOND, timeout=DEADLINE).values == dict.fromkeys(range(4), 4.0)
-    cell = f"import subprocess, sys\nfloat(subprocess.check_output([sys.executable, '-c', {CHILD!r}]))"
-    assert cluster.run(cell, timeout=DEADLINE).values == dict.fromkeys(range(4), 10.0)
+    code = "import os, subprocess, sys\nfrom unittest import mock\nwith mock.patch.dict(os.environ): pass\n"
+    for env in ("None", "dict(os.environ)"):
+        cell = f"{code}float(subprocess.check_output([sys.executable, '-c', {CHILD!r}], env={env}))"
+        assert cluster.run(cell, timeout=DEADLINE).values == dict.fromkeys(range(4), 10.0)
 
 
 SCRIPT = """

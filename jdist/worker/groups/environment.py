@@ -1,11 +1,11 @@
 """A rank's environment variables, which are torchrun's, and the store of any further rendezvous in a rank.
 
-torchrun's agent holds a store at ``MASTER_PORT``, and torch connects every rank to it there. So do ranks here: what a
-cell makes by ``env://`` (RPC, a library's own group) meets at jdist's store, under a prefix of the generation's own, so
-that no key of an earlier one is ever read. At any other port rank 0 holds the store, as without torchrun.
+``MASTER_ADDR`` and ``MASTER_PORT`` name a port on rank 0's host that is kept free. In a rank's own process, a
+rendezvous by ``env://`` (RPC, a library's own group) meets at jdist's store instead, under a prefix of the generation's
+own, so that no key of an earlier one is ever read. At any other port rank 0 holds the store, as without torchrun.
 
-A child process of a rank is not a rank. It gets a different ``MASTER_PORT``, which is kept free on rank 0's host, so
-that children can form a world of their own there.
+A child process of a rank is not a rank. However it gets its variables (it inherits or copies them, or they were saved
+and restored meanwhile), rank 0's child can hold a store at that port, and the ranks' children form a world there.
 """
 
 import json
@@ -21,7 +21,6 @@ from jdist.core.topology import Topology
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.connections import Endpoint, connections, connections_to, own_listeners, shut_down
 
-_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 # torch's watchdog of NCCL would end the process at an error or a long wait, or keep it busy with dumps while the world
 # is formed again; jdist aborts the communicators itself (docs/design/gpus.md).
 _OF_NCCL = {
@@ -32,7 +31,7 @@ _OF_NCCL = {
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",  # else the watchdog sleeps for a minute at an error, and holds a lock
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400",
 }
-_KEY = "children"  # Key of the address at which children of ranks can form a world.
+_KEY = "master"  # Key of the address that is kept free.
 
 
 class RankEnvironment:
@@ -43,20 +42,14 @@ class RankEnvironment:
         self._pid = os.getpid()
         self._prefix = ""
         self._store_host, self._store_port = "", 0
+        self._ports: set[int] = set()  # Those at which a rendezvous in this process meets at that store.
         self._clients: set[Endpoint] = set()  # Local ends of connections to the store that cells have made.
         self._listeners: set[Endpoint] = set()  # Those of before.
-        self._children: tuple[str, int] = ("", 0)
         self._kept_free: socket.socket | None = None
 
     def install(self) -> None:
-        """Have torch look for the store here, and children begin with their own variables; once a process."""
+        """Have torch look for the store here; once a process."""
         torch_compat.replace_store_maker(self._make_store)
-        os.register_at_fork(after_in_child=self._become_child)
-
-    @property
-    def is_own_process(self) -> bool:
-        """Whether this is the rank's process rather than a child that it forked."""
-        return os.getpid() == self._pid
 
     def set(self, form: FormWorld, topology: Topology, rank: int) -> None:
         """Set torchrun's variables, OpenMPI's, and those by which torch's watchdog of NCCL leaves errors to jdist."""
@@ -77,7 +70,6 @@ class RankEnvironment:
             "TORCHELASTIC_RUN_ID": self._run_id,
             "TORCHELASTIC_RESTART_COUNT": form.generation - 1,
             "TORCHELASTIC_MAX_RESTARTS": 1_000_000,  # the world is formed again as often as necessary
-            _AGENT_STORE: True,
             "OMPI_COMM_WORLD_RANK": rank,
             "OMPI_COMM_WORLD_SIZE": form.world_size,
             "OMPI_COMM_WORLD_LOCAL_RANK": local_rank,
@@ -87,13 +79,14 @@ class RankEnvironment:
         for name, value in _OF_NCCL.items():
             os.environ.setdefault(name, value)
         self._store_host, self._store_port = form.store_host, form.store_port
+        self._ports = {form.store_port} - {0}
         self._prefix = f"gen{form.generation}/env"
         self._clients.clear()
 
-    # ------------------------------------------------------------ children
+    # ------------------------------------------------------------ the address that is kept free
 
-    def publish_for_children(self, store: dist.Store, form: FormWorld) -> None:
-        """On rank 0: tell the others where ranks' children can hold a store. It stays free as long as rank 0 lives."""
+    def publish_master(self, store: dist.Store, form: FormWorld) -> None:
+        """On rank 0: tell the others the address that stays free as long as rank 0 lives."""
         if self._kept_free is None:
             self._kept_free = _keep_port_free()
         host = form.store_host
@@ -102,27 +95,17 @@ class RankEnvironment:
                 host = here[0]
         store.set(_KEY, json.dumps((host, self._kept_free.getsockname()[1])))
 
-    def set_for_children(self, store: dist.Store) -> None:
-        """Give the processes that this one will start their own variables.
-
-        Those of ``os.environ`` are this process's, those of the C library are inherited by what it executes.
-        """
+    def set_master(self, store: dist.Store) -> None:
+        """Set ``MASTER_ADDR`` and ``MASTER_PORT`` to the address that rank 0 keeps free."""
         host, port = json.loads(store.get(_KEY))
-        self._children = (str(host), int(port))
-        os.unsetenv(_AGENT_STORE)
-        os.putenv("MASTER_ADDR", self._children[0])
-        os.putenv("MASTER_PORT", str(self._children[1]))
+        os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
+        self._ports.add(port)
 
     def close(self) -> None:
         """Keep no port free any more."""
         if self._kept_free is not None:
             self._kept_free.close()
             self._kept_free = None
-
-    def _become_child(self) -> None:
-        os.environ.pop(_AGENT_STORE, None)
-        if self._children[1] and os.environ.get("MASTER_PORT") == str(self._store_port):
-            os.environ.update(MASTER_ADDR=self._children[0], MASTER_PORT=str(self._children[1]))
 
     # ------------------------------------------------------------ a second rendezvous
 
@@ -137,14 +120,16 @@ class RankEnvironment:
         use_libuv: bool = True,
     ) -> Any:
         """In torch's place, make the store of a rendezvous by ``env://`` or ``tcp://``."""
-        if not self.is_own_process or port != self._store_port or os.environ.get(_AGENT_STORE) != str(True):
+        if os.getpid() != self._pid or port not in self._ports:
             return original(hostname, port, rank, world_size, timeout, use_libuv)
         if not self._clients:
             self._listeners = own_listeners()
         # A client of its own, because the rendezvous sets its timeout.
-        before = connections_to(port)
-        store = dist.TCPStore(self._store_host, port, is_master=False, timeout=timeout, wait_for_workers=False)
-        self._clients |= connections_to(port) - before
+        before = connections_to(self._store_port)
+        store = dist.TCPStore(
+            self._store_host, self._store_port, is_master=False, timeout=timeout, wait_for_workers=False
+        )
+        self._clients |= connections_to(self._store_port) - before
         return dist.PrefixStore(self._prefix, store)
 
     def disconnect(self) -> None:

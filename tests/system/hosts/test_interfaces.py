@@ -23,7 +23,10 @@ if rank == world_size - 1:
 elif rank == 0:
     dist.send(t, world_size - 1)
 links = psutil.Process().net_connections("tcp")
-mine = {c.laddr.ip for c in links if c.status == "ESTABLISHED" and c.raddr.port != int(os.environ["MASTER_PORT"])}
+store = dist.distributed_c10d._get_default_store()
+while isinstance(store, dist.PrefixStore):
+    store = store.underlying_store
+mine = {c.laddr.ip for c in links if c.status == "ESTABLISHED" and c.raddr.port != store.port}
 t.item(), os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"], sorted(mine)
 """
 """What an all_reduce gives, which interfaces were chosen, and at which of its addresses the rank meets the others."""

@@ -1,4 +1,4 @@
-"""A rank's environment is that of a process of torchrun's, and its children's is that of no rank."""
+"""A rank's environment is that of a process of torchrun's, and its children form a world of their own by it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
+from unittest import mock
 
 import pytest
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from jdist.core.topology import Topology
 from jdist.worker.groups.environment import RankEnvironment
 
 WORLD = FormWorld(3, (0, 1, 2), "gloo", "env://", "10.0.0.1", 29500, 3, (2, 1), 10.0, (), {}, None, ())
-ELASTIC = ("RESTART_COUNT", "RUN_ID", "USE_AGENT_STORE")
+ELASTIC = ("RESTART_COUNT", "RUN_ID")
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +27,7 @@ def environ() -> Iterator[None]:
     try:
         yield
     finally:
-        for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", *set(os.environ) - set(before)):
-            os.unsetenv(name)
-            os.environ.pop(name, None)
+        os.environ.clear()
         os.environ.update(before)
 
 
@@ -44,31 +43,35 @@ def test_the_environment_is_torchruns() -> None:
     names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
     assert [os.environ[name] for name in names] == ["1", "1", "0", "1", "3", "2", "2"]
     assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("10.0.0.1", "29500")
-    assert [os.environ[f"TORCHELASTIC_{name}"] for name in ELASTIC] == ["2", "c1", "True"]
+    assert [os.environ[f"TORCHELASTIC_{name}"] for name in ELASTIC] == ["2", "c1"]
     assert dist.is_torchelastic_launched()
     assert os.environ["OMPI_COMM_WORLD_LOCAL_SIZE"] == "2"
     assert os.environ["TORCH_NCCL_ENABLE_MONITORING"] == "1", "the user's choice stays"
 
 
 def test_children_find_a_port_that_is_kept_free_for_them() -> None:
+    """Whether they inherit the variables, copy them, or get them after they were saved and restored."""
     environment, store = formed(0), dist.HashStore()
-    environment.publish_for_children(store, WORLD)
-    environment.set_for_children(store)
+    environment.publish_master(store, WORLD)
+    environment.set_master(store)
     script = 'echo "$MASTER_ADDR $MASTER_PORT ${TORCHELASTIC_USE_AGENT_STORE-unset} $RANK"'
-    host, port, agent_store, rank = subprocess.check_output(["sh", "-c", script], text=True).split()
-    assert (host, agent_store, rank) == ("10.0.0.1", "unset", "0")
-    assert port != os.environ["MASTER_PORT"] == "29500"
-    environment.publish_for_children(store, WORLD)
-    environment.set_for_children(store)
-    assert subprocess.check_output(["sh", "-c", "echo $MASTER_PORT"], text=True).strip() == port, "it stays the same"
+
+    def seen(env: dict[str, str] | None = None) -> list[str]:
+        return subprocess.check_output(["sh", "-c", script], text=True, env=env).split()
+
+    _, port, *_ = found = seen()
+    assert found == ["10.0.0.1", os.environ["MASTER_PORT"], "unset", "0"]
+    assert port != "29500"
+    assert seen(dict(os.environ)) == found
+    with mock.patch.dict(os.environ, MASTER_PORT="1"):
+        assert seen()[1] == "1"
+    assert seen() == found
+    environment.publish_master(store, WORLD)
+    environment.set_master(store)
+    assert seen() == found, "it stays the same"
     for _ in range(2):  # who listens there can do so again
         with socket.create_server(("", int(port))):
             pass
-    if (pid := os.fork()) == 0:
-        environment._become_child()
-        wrong = os.environ["MASTER_PORT"] != port or "TORCHELASTIC_USE_AGENT_STORE" in os.environ
-        os._exit(wrong or environment.is_own_process)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     environment.close()
 
 
@@ -92,7 +95,16 @@ def test_a_second_rendezvous_meets_at_the_store_under_the_generations_prefix() -
         make(environment, server.port).set("key", str(generation))
     assert [server.get(f"gen{g}/env/key") for g in (3, 4)] == [b"3", b"4"]
     environment.disconnect()
+    store = dist.HashStore()
+    environment.publish_master(store, WORLD)
+    environment.set_master(store)
+    kept_free = int(os.environ["MASTER_PORT"])
+    assert make(environment, kept_free).get("key") == b"4"
+    environment.disconnect()
     assert not made
+    if (pid := os.fork()) == 0:
+        found = environment._make_store(original, "localhost", kept_free, 0, 3, timedelta(10))
+        os._exit(found != "torch's own")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "a child makes its own"
     assert environment._make_store(original, "localhost", 29511, 0, 3, timedelta(10)) == "torch's own"
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-    assert environment._make_store(original, "localhost", server.port, 0, 3, timedelta(10)) == "torch's own"
+    environment.close()
