@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -75,11 +76,13 @@ def test_the_rank_that_an_operator_makes_slow_is_named(cluster: jdist.Cluster, t
 def test_steps_of_a_schedule(cluster: jdist.Cluster) -> None:
     profile = cluster.profile(TRAIN, [0, 1, 2, 3], timeout=120, wait=1, warmup=1, active=2, repeat=1)
     for operators in profile.report.ranks.values():
-        assert len(operators.profile.windows) == 1
+        windows, steps = operators.profile.windows, operators.profile.steps
+        # On a slow machine the recording is read between its two steps, which divides it into two windows.
+        assert steps[1] <= windows[0][0] < steps[3] <= windows[-1][1] <= steps[4]
         assert [n for n in operators.profile.names if n == "Optimizer.step#SGD.step"]
         assert operators.recorded.starts[0] >= operators.steps[1] - 0.001
     assert all(each.unrecorded > 0 for each in profile.table.values())
-    assert "operators were recorded in 1 window" in repr(profile)
+    assert re.search("operators were recorded in [12] windows?, with", repr(profile))
     with pytest.raises(jdist.UsageError, match="needs active steps"):
         cluster.profile("1", wait=1)
     with pytest.raises(jdist.UsageError, match="cannot profile the activity tpu"):
