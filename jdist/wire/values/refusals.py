@@ -7,7 +7,7 @@ or calls ``sys.exit``, only its value is refused.
 
 import threading
 from collections.abc import Callable
-from types import CodeType, TracebackType
+from types import CodeType, MethodDescriptorType, TracebackType
 from typing import Any
 
 from jdist.core.errors import describe_error
@@ -104,8 +104,9 @@ def _kind(cls: type) -> tuple[str, str] | None:
         name = f"{base.__module__}.{base.__qualname__}"
         if name in _KINDS:
             return _KINDS[name]
-        if any(method in vars(base) for method in _METHODS):
-            return None  # the class says how it is pickled
+        # The class says how it is pickled; from Python 3.13 on, files written in C say that they cannot be.
+        if any(not isinstance(vars(base).get(method), MethodDescriptorType | None) for method in _METHODS):
+            return None
     return None
 
 

@@ -58,7 +58,7 @@ class Replacement:
 
     def left(self) -> list[tuple[Any, list[Any]]]:
         """Tuples and frozensets that still hold old objects, each with those; not such as only a frame knows."""
-        held = [h for h in gc.get_referrers(*self._old) if _is(h, tuple | frozenset)]
+        held = [h for h in _referrers(self._old) if _is(h, tuple | frozenset)]
         remaining = []
         for holder in held:
             inside = [v for v in holder if id(v) in self._new]
@@ -77,7 +77,7 @@ class Replacement:
                 break
             own = self._own | {id(targets)}
             following: list[Any] = []
-            for holder in gc.get_referrers(*targets):
+            for holder in _referrers(targets):
                 if id(holder) in own or _is(holder, FrameType):
                     continue
                 if _is(holder, _SUSPENDED):
@@ -94,7 +94,7 @@ class Replacement:
 
     def _is_hidden(self) -> bool:
         """Whether one of the old objects has more references than those that the collector knows."""
-        known = Counter(id(value) for holder in gc.get_referrers(*self._old) for value in gc.get_referents(holder))
+        known = Counter(id(value) for holder in _referrers(self._old) for value in gc.get_referents(holder))
         # One more is the argument of getrefcount.
         return any(sys.getrefcount(self._old[i]) > known[id(self._old[i])] + 1 for i in range(len(self._old)))
 
@@ -221,6 +221,12 @@ class Replacement:
 def _is(value: Any, kind: Any) -> bool:
     """As isinstance, but without asking the value: a proxy may do anything then."""
     return issubclass(type(value), kind)
+
+
+def _referrers(objects: Iterable[Any]) -> list[Any]:
+    """What refers to one of the objects, without the tuple in which they are asked for, which Python 3.13 counts."""
+    asked = tuple(objects)
+    return [holder for holder in gc.get_referrers(*asked) if holder is not asked]
 
 
 def instance_dict(value: Any) -> dict[str, Any] | None:
