@@ -16,22 +16,32 @@ from support.hosts.namespaces import Bed, Node
 from support.waits import eventually
 
 NCPU = 4
-# Of a node of its own that is late Ray asks again without a pause, and gives up after 30 s whatever its settings say.
+# Of a node of its own that is late Ray asks again without a pause, and gives up after 30 s whatever its settings say. It
+# does not tell raylet one of the ports that it was told, which raylet then gives a helper 15 s to find out, or ends.
 _SCRIPT = """
 import sys, time
 from ray._private import services
 from ray.scripts.scripts import main
 
-def patient(*args, _ask=services.get_node, _until=time.monotonic() + float(sys.argv.pop(1))):
+until, port = time.monotonic() + float(sys.argv.pop(1)), sys.argv[sys.argv.index("--dashboard-agent-listen-port") + 1]
+raylets = []
+
+def start(command, process_type, *args, _start=services.start_ray_process, **options):
+    if process_type != "raylet":
+        return _start(command, process_type, *args, **options)
+    raylets.append(_start([*command, f"--dashboard_agent_listen_port={port}"], process_type, *args, **options))
+    return raylets[-1]
+
+def patient(*args, _ask=services.get_node):
     while True:
         try:
             return _ask(*args)
         except RuntimeError:
-            if time.monotonic() > _until:
-                raise
+            if time.monotonic() > until or any(each.process.poll() is not None for each in raylets):
+                raise SystemExit("raylet has ended, or is late")
         time.sleep(0.5)
 
-services.get_node = patient
+services.start_ray_process, services.get_node = start, patient
 main()
 """
 _TRIES = 3

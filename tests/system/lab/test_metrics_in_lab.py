@@ -72,6 +72,7 @@ def values(page: Page) -> Locator:
 def test_charts_grow_while_the_cell_runs_and_tell_each_ranks_numbers(
     notebook: LabNotebook, cluster: jdist.Cluster, signal_file: Path
 ) -> None:
+    signal_file.unlink(missing_ok=True)  # of an attempt before this one
     notebook.run(ATTACH)
     notebook.start(TRAINS)
     try:
