@@ -16,8 +16,8 @@ from support.hosts.namespaces import Bed, Node
 from support.waits import eventually
 
 NCPU = 4
-# Of a node of its own that is late Ray asks again without a pause, and gives up after 30 s whatever its settings say. It
-# does not tell raylet one of the ports that it was told, which raylet then gives a helper 15 s to find out, or ends.
+# Of a node of its own that is late Ray asks again without a pause, and gives up after 30 s whatever its settings say.
+# It does not tell raylet one of the ports that it was told, which raylet then gives a helper 15 s to find out, or ends.
 _SCRIPT = """
 import sys, time
 from ray._private import services
