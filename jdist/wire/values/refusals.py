@@ -104,7 +104,7 @@ def _kind(cls: type) -> tuple[str, str] | None:
         name = f"{base.__module__}.{base.__qualname__}"
         if name in _KINDS:
             return _KINDS[name]
-        # The class says how it is pickled; from Python 3.13 on, files written in C say that they cannot be.
+        # The class defines how it is pickled. Methods in C do not count: since 3.13, those of files only raise.
         if any(not isinstance(vars(base).get(method), MethodDescriptorType | None) for method in _METHODS):
             return None
     return None

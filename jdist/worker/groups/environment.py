@@ -1,11 +1,13 @@
 """A rank's environment variables, which are torchrun's, and the store of any further rendezvous in a rank.
 
-``MASTER_ADDR`` and ``MASTER_PORT`` name a port on rank 0's host that is kept free. In a rank's own process, a
-rendezvous by ``env://`` (RPC, a library's own group) meets at jdist's store instead, under a prefix of the generation's
-own, so that no key of an earlier one is ever read. At any other port rank 0 holds the store, as without torchrun.
+``MASTER_ADDR`` and ``MASTER_PORT`` name a port on rank 0's host on which nothing listens. It is reserved for the worlds
+that child processes of the ranks form: rank 0's child holds their store there. Parent and child have the same values,
+so it makes no difference whether a child inherits the variables, gets a copy of ``os.environ``, or is started after
+code has saved and restored them.
 
-A child process of a rank is not a rank. However it gets its variables (it inherits or copies them, or they were saved
-and restored meanwhile), rank 0's child can hold a store at that port, and the ranks' children form a world there.
+In a rank's own process, a rendezvous by ``env://`` (RPC, a library's own group) meets at jdist's store instead, under a
+prefix of this generation, so that it never reads keys of an earlier one. At any other port rank 0 holds the store, as
+without torchrun.
 """
 
 import json
@@ -31,7 +33,7 @@ _OF_NCCL = {
     "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",  # else the watchdog sleeps for a minute at an error, and holds a lock
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "86400",
 }
-_KEY = "master"  # Key of the address that is kept free.
+_KEY = "master"  # Key of the reserved address in the world's store.
 
 
 class RankEnvironment:
@@ -42,13 +44,14 @@ class RankEnvironment:
         self._pid = os.getpid()
         self._prefix = ""
         self._store_host, self._store_port = "", 0
-        self._ports: set[int] = set()  # Those at which a rendezvous in this process meets at that store.
+        # A rendezvous at one of these ports meets at that store; code may have saved the port of an earlier generation.
+        self._ports: set[int] = set()
         self._clients: set[Endpoint] = set()  # Local ends of connections to the store that cells have made.
         self._listeners: set[Endpoint] = set()  # Those of before.
-        self._kept_free: socket.socket | None = None
+        self._reserved: socket.socket | None = None
 
     def install(self) -> None:
-        """Have torch look for the store here; once a process."""
+        """Make the stores of torch's ``env://`` and ``tcp://`` rendezvous from now on; call this once per process."""
         torch_compat.replace_store_maker(self._make_store)
 
     def set(self, form: FormWorld, topology: Topology, rank: int) -> None:
@@ -65,8 +68,6 @@ class RankEnvironment:
             "LOCAL_WORLD_SIZE": local_size,
             "GROUP_WORLD_SIZE": topology.nnodes,
             "ROLE_WORLD_SIZE": form.world_size,
-            "MASTER_ADDR": form.store_host,
-            "MASTER_PORT": form.store_port,
             "TORCHELASTIC_RUN_ID": self._run_id,
             "TORCHELASTIC_RESTART_COUNT": form.generation - 1,
             "TORCHELASTIC_MAX_RESTARTS": 1_000_000,  # the world is formed again as often as necessary
@@ -75,37 +76,40 @@ class RankEnvironment:
             "OMPI_COMM_WORLD_LOCAL_RANK": local_rank,
             "OMPI_COMM_WORLD_LOCAL_SIZE": local_size,
         }
+        if not self._ports:  # Until the first world is formed, no reserved address is known.
+            values |= {"MASTER_ADDR": form.store_host, "MASTER_PORT": form.store_port}
         os.environ.update({name: str(value) for name, value in values.items()})
         for name, value in _OF_NCCL.items():
             os.environ.setdefault(name, value)
         self._store_host, self._store_port = form.store_host, form.store_port
-        self._ports = {form.store_port} - {0}
+        if form.store_port:
+            self._ports.add(form.store_port)
         self._prefix = f"gen{form.generation}/env"
         self._clients.clear()
 
-    # ------------------------------------------------------------ the address that is kept free
+    # ------------------------------------------------------------ the reserved address
 
-    def publish_master(self, store: dist.Store, form: FormWorld) -> None:
-        """On rank 0: tell the others the address that stays free as long as rank 0 lives."""
-        if self._kept_free is None:
-            self._kept_free = _keep_port_free()
+    def publish_master_address(self, store: dist.Store, form: FormWorld) -> None:
+        """Reserve a port for as long as this process lives, and publish its address. Called on rank 0."""
+        if self._reserved is None:
+            self._reserved = _reserve_port()
         host = form.store_host
         for _, here, there in connections():
             if there[1] == form.store_port and here[0] != there[0]:  # the store is on another host than rank 0
                 host = here[0]
-        store.set(_KEY, json.dumps((host, self._kept_free.getsockname()[1])))
+        store.set(_KEY, json.dumps((host, self._reserved.getsockname()[1])))
 
-    def set_master(self, store: dist.Store) -> None:
-        """Set ``MASTER_ADDR`` and ``MASTER_PORT`` to the address that rank 0 keeps free."""
+    def set_master_address(self, store: dist.Store) -> None:
+        """Set ``MASTER_ADDR`` and ``MASTER_PORT`` to the address that rank 0 has published."""
         host, port = json.loads(store.get(_KEY))
         os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
         self._ports.add(port)
 
     def close(self) -> None:
-        """Keep no port free any more."""
-        if self._kept_free is not None:
-            self._kept_free.close()
-            self._kept_free = None
+        """Release the reserved port."""
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
 
     # ------------------------------------------------------------ a second rendezvous
 
@@ -138,7 +142,7 @@ class RankEnvironment:
             shut_down(own_listeners() - self._listeners, self._store_port, self._clients)
 
 
-def _keep_port_free() -> socket.socket:
+def _reserve_port() -> socket.socket:
     """A socket that holds a port without listening. The system gives it only to those who ask for it by number."""
     if socket.has_dualstack_ipv6():
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)

@@ -202,7 +202,7 @@ class RankFormation:
         store = torch_compat.world_store() if self.backend != "mpi" else None
         if store is not None:
             if rank == 0 and self.form.store_port:
-                environment.publish_master(store, self.form)
+                environment.publish_master_address(store, self.form)
             store.set(f"facts/{rank}", msgspec.json.encode(own))
         expected = world_size * (world_size + 1) // 2
         for on in {self.device, torch.device("cpu")} if ":" in self.backend else {self.device}:
@@ -216,7 +216,7 @@ class RankFormation:
         if store is None:
             return {rank: own}
         if self.form.store_port:
-            environment.set_master(store)
+            environment.set_master_address(store)
         texts = store.multi_get([f"facts/{r}" for r in range(world_size)])
         return {r: msgspec.json.decode(text, type=Facts) for r, text in enumerate(texts)}
 

@@ -224,7 +224,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def _referrers(objects: Iterable[Any]) -> list[Any]:
-    """What refers to one of the objects, without the tuple in which they are asked for, which Python 3.13 counts."""
+    """Return what refers to any of the objects, except the tuple of arguments, which Python 3.13 finds as well."""
     asked = tuple(objects)
     return [holder for holder in gc.get_referrers(*asked) if holder is not asked]
 

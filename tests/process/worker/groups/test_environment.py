@@ -49,11 +49,11 @@ def test_the_environment_is_torchruns() -> None:
     assert os.environ["TORCH_NCCL_ENABLE_MONITORING"] == "1", "the user's choice stays"
 
 
-def test_children_find_a_port_that_is_kept_free_for_them() -> None:
+def test_children_find_a_port_that_is_reserved_for_them() -> None:
     """Whether they inherit the variables, copy them, or get them after they were saved and restored."""
     environment, store = formed(0), dist.HashStore()
-    environment.publish_master(store, WORLD)
-    environment.set_master(store)
+    environment.publish_master_address(store, WORLD)
+    environment.set_master_address(store)
     script = 'echo "$MASTER_ADDR $MASTER_PORT ${TORCHELASTIC_USE_AGENT_STORE-unset} $RANK"'
 
     def seen(env: dict[str, str] | None = None) -> list[str]:
@@ -66,9 +66,11 @@ def test_children_find_a_port_that_is_kept_free_for_them() -> None:
     with mock.patch.dict(os.environ, MASTER_PORT="1"):
         assert seen()[1] == "1"
     assert seen() == found
-    environment.publish_master(store, WORLD)
-    environment.set_master(store)
+    environment.publish_master_address(store, WORLD)
+    environment.set_master_address(store)
     assert seen() == found, "it stays the same"
+    environment.set(WORLD, Topology(WORLD.nproc_per_node), 0)
+    assert seen() == found, "also while the world is not formed again"
     for _ in range(2):  # who listens there can do so again
         with socket.create_server(("", int(port))):
             pass
@@ -96,14 +98,17 @@ def test_a_second_rendezvous_meets_at_the_store_under_the_generations_prefix() -
     assert [server.get(f"gen{g}/env/key") for g in (3, 4)] == [b"3", b"4"]
     environment.disconnect()
     store = dist.HashStore()
-    environment.publish_master(store, WORLD)
-    environment.set_master(store)
-    kept_free = int(os.environ["MASTER_PORT"])
-    assert make(environment, kept_free).get("key") == b"4"
+    environment.publish_master_address(store, WORLD)
+    environment.set_master_address(store)
+    reserved = int(os.environ["MASTER_PORT"])
+    assert make(environment, reserved).get("key") == b"4"
+    environment.set(WORLD, Topology(WORLD.nproc_per_node), 0)
+    environment._store_host, environment._store_port = "127.0.0.1", server.port
+    assert make(environment, reserved).get("key") == b"3", "code may have saved an earlier generation's port"
     environment.disconnect()
     assert not made
     if (pid := os.fork()) == 0:
-        found = environment._make_store(original, "localhost", kept_free, 0, 3, timedelta(10))
+        found = environment._make_store(original, "localhost", reserved, 0, 3, timedelta(10))
         os._exit(found != "torch's own")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "a child makes its own"
     assert environment._make_store(original, "localhost", 29511, 0, 3, timedelta(10)) == "torch's own"
