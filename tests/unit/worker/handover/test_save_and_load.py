@@ -226,10 +226,10 @@ def test_arrays_and_the_values_of_other_libraries(carry: Carry) -> None:
     # Python 3.12 has a limit of its own on recursion in C, which cannot be raised: pickle.dumps fails there as well.
     depth = 400 if sys.version_info[:2] == (3, 12) else 3000
     names, report = carry(
-        f"depth = {depth}\n"
-        + """
+        f"""
+depth = {depth}
 import collections, dataclasses, enum, functools, numpy as np
-arr, fortran, objects = np.arange(5), np.ones((2, 3), order="F"), np.array([{"a": 1}, None])
+arr, fortran, objects = np.arange(5), np.ones((2, 3), order="F"), np.array([{{"a": 1}}, None])
 class Colour(enum.Enum):
     RED = 1
 @dataclasses.dataclass
