@@ -55,7 +55,8 @@ def terminals() -> Iterator[list[Terminal]]:
     for terminal in opened:
         if terminal.process.poll() is None:
             terminal.process.kill()
-        terminal.end() if terminal.process.stdout and not terminal.process.stdout.closed else None
+        if terminal.process.stdout and not terminal.process.stdout.closed:
+            print(*terminal.end())  # pytest shows it where the test failed
 
 
 class Start:

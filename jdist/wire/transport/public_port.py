@@ -82,7 +82,11 @@ class PendingConnections:
 
 
 class _JoinedEnd(asyncio.Protocol):
-    """One of two joined connections: ``other`` sends on what it receives, and slows it down to its own pace."""
+    """One of two joined connections: ``other`` sends on what it receives, and slows it down to its own pace.
+
+    What it is given to send before it is connected is sent then. To pause the other until then is no alternative: the
+    asyncio of Python 3.11.2 ignores ``pause_reading`` in ``connection_made``.
+    """
 
     transport: asyncio.Transport
     other: "_JoinedEnd"
@@ -90,17 +94,26 @@ class _JoinedEnd(asyncio.Protocol):
     def __init__(self, on_end: Callable[[], object], on_received: Callable[[int], object] = lambda _: None):
         """``on_received`` is called with the number of bytes so far."""
         self._received = 0
+        self._early = bytearray()
+        self._is_connected = False
         self._on_end = on_end
         self._on_received = on_received
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.pause_reading()  # until the other is connected
+        self._is_connected = True
+        self.transport.write(self._early)
+
+    def send(self, data: bytes) -> None:
+        if self._is_connected:
+            self.transport.write(data)
+        else:
+            self._early += data
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
         self._on_received(self._received)
-        self.other.transport.write(data)
+        self.other.send(data)
 
     def pause_writing(self) -> None:
         self.other.transport.pause_reading()
@@ -129,12 +142,10 @@ async def join_to_control(sock: socket.socket, begun: bytes, port: int, on_authe
     ended = asyncio.Event()
     peer, control = _JoinedEnd(ended.set), _JoinedEnd(ended.set, count)
     peer.other, control.other = control, peer
+    control.send(begun)
     with contextlib.ExitStack() as closing:
         await loop.create_connection(lambda: control, "127.0.0.1", port)
         closing.callback(control.transport.abort)
-        control.transport.write(begun)
         await loop.connect_accepted_socket(lambda: peer, sock)
         closing.callback(peer.transport.abort)
-        for end in (peer, control):
-            end.transport.resume_reading()
         await ended.wait()

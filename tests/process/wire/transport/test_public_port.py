@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,39 @@ def test_every_byte_passes_in_both_directions() -> None:
             writer.close()
             await ended.wait()
         echo.close()
+
+    run(work())
+
+
+def test_what_the_control_port_says_at_once_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even before the peer's connection is joined, which the asyncio of Python 3.11.2 does not pause until then."""
+    monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "pause_reading", lambda _: None)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        connect = loop.connect_accepted_socket
+
+        async def connect_late(*arguments: Any) -> Any:
+            await said.wait()
+            await asyncio.sleep(0.05)
+            return await connect(*arguments)
+
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"greeting")
+            await writer.drain()
+            said.set()
+            writer.write(await reader.readexactly(2))
+            writer.close()
+
+        said = asyncio.Event()
+        monkeypatch.setattr(loop, "connect_accepted_socket", connect_late)
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        async with house(server.sockets[0].getsockname()[1]) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(ZMTP + b"x")
+            assert await reader.readexactly(10) == b"greeting" + ZMTP + b"x"
+            writer.close()
+        server.close()
 
     run(work())
 
