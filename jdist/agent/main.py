@@ -131,6 +131,7 @@ class Agent:
         if grace is None:
             welcome = self._parts.workers.welcome
             grace = welcome.end_grace if welcome is not None else 0.0
+        self._link.is_leaving = True
         if not self._over.done():
             self._end_grace = grace
             self._over.set_result(code)

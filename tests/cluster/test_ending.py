@@ -14,6 +14,7 @@ import pytest
 
 import jdist
 from jdist.core.messages.status import Notice
+from jdist.wire.processes import has_ended
 from support import anatomy
 from support.jobs import Jobs, jobs_in
 from support.waits import eventually
@@ -94,6 +95,23 @@ def test_ranks_of_a_node_that_leaves_end_as_kernels_do(fresh_cluster: Start, tmp
     assert eventually((tmp_path / "module-1").read_text)
     check_all_was_done(tmp_path, 1)
     assert not (tmp_path / "exit-0").exists()
+
+
+@pytest.mark.parametrize("by", ["SIGTERM", "remove"])
+def test_a_node_that_leaves_has_its_time_and_does_not_come_back(fresh_cluster: Start, tmp_path: Path, by: str) -> None:
+    """Its agent lives for several heartbeats after the controller has given up its place."""
+    own = fresh_cluster("1,1", 2)
+    file, agent = tmp_path / "exit", anatomy.agent(own, 1)
+    touch = f"import atexit, pathlib, time; atexit.register(pathlib.Path({str(file)!r}).touch)"
+    own.run(f"{touch}; atexit.register(time.sleep, 4)  # which comes first", ranks=[1])
+    if by == "remove":
+        own.remove([1])
+    else:
+        os.kill(agent, signal.SIGTERM)
+    assert eventually(lambda: not any(own.nodes[1:]))
+    assert eventually(lambda: has_ended(agent) or any(own.nodes[1:]))
+    assert not any(own.nodes[1:])
+    assert file.exists()
 
 
 def test_stop_now_leaves_all_that_out(fresh_cluster: Start, tmp_path: Path) -> None:

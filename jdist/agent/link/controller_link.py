@@ -7,6 +7,9 @@ States, and what changes them::
 
 The liveness connection distinguishes a dead controller, whose end is closed at once, from a broken network.
 Either way zmq dials on: a network may heal, and a controller may be started again at the same address.
+
+An agent that ends takes seconds for it, since its ranks end as a kernel does. The controller may have forgotten it by
+then; saying hello again would take a place that is meant for another node.
 """
 
 import asyncio
@@ -40,6 +43,7 @@ class ControllerLink:
 
     def __init__(self, context: Any, endpoint: Endpoint, on_lost: Callable[[str], None]):
         self.grace = _JOIN_GRACE
+        self.is_leaving = False  # Whether the agent ends, and must not join again.
         self._endpoint = endpoint
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -84,7 +88,8 @@ class ControllerLink:
         if head.session != self._stream.session:
             return
         if head.kind == UNKNOWN:
-            self._begin_stream()
+            if not self.is_leaving:
+                self._begin_stream()
             return
         payload, answers = self._stream.receive(head, frames[1])
         for answer in answers:

@@ -42,7 +42,7 @@ class Link:
         self.on_lost = on_lost
         self.sent: list[Message] = []
         self.beats = 0
-        self.is_closed = False
+        self.is_leaving = self.is_closed = False
 
     def open(self, hello: Callable[[], Message], on_message: Callable[[bytes], None]) -> None:
         self.on_message = on_message
@@ -143,6 +143,7 @@ def test_its_ends(
 ) -> None:
     caplog.set_level("INFO", "jdist.agent")
     assert live(act) == code
+    assert Link.made.is_leaving
     assert says in capsys.readouterr().err + caplog.text
 
 

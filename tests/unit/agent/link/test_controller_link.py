@@ -179,6 +179,19 @@ def test_a_controller_that_does_not_know_the_agent_gets_a_fresh_hello_alone(play
     play(scene)
 
 
+def test_an_agent_that_ends_says_hello_no_more(play: Play) -> None:
+    async def scene(link: ControllerLink, network: Network) -> None:
+        network.received()
+        link.is_leaving = True
+        network.on_frames(unknown(1))
+        await network.passes(0.0)
+        assert network.received() == []
+        network.say(Shutdown())
+        assert network.got == [pack(Shutdown())], "it still hears that it has less time"
+
+    play(scene)
+
+
 def test_a_beat_is_a_note_that_the_controller_answers(play: Play) -> None:
     async def scene(link: ControllerLink, network: Network) -> None:
         network.received()
