@@ -44,8 +44,12 @@ class Traces:
 
     def zombies(self) -> dict[int, str]:
         """Dead children of this process that nobody waited for, and their names."""
-        children = psutil.Process().children()
-        return {c.pid: c.name() for c in children if c.is_running() and c.status() == psutil.STATUS_ZOMBIE}
+        found: dict[int, str] = {}
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # another thread has waited for it by now
+                if child.status() == psutil.STATUS_ZOMBIE:
+                    found[child.pid] = child.name()
+        return found
 
     def files(self) -> set[str]:
         """Shared memory, connection files and agents' folders."""
