@@ -131,8 +131,8 @@ class Agent:
         if grace is None:
             welcome = self._parts.workers.welcome
             grace = welcome.end_grace if welcome is not None else 0.0
-        self._link.is_leaving = True
         if not self._over.done():
+            self._link.is_leaving = True
             self._end_grace = grace
             self._over.set_result(code)
         elif grace <= 0:

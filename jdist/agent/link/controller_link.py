@@ -8,8 +8,9 @@ States, and what changes them::
 The liveness connection distinguishes a dead controller, whose end is closed at once, from a broken network.
 Either way zmq dials on: a network may heal, and a controller may be started again at the same address.
 
-An agent that ends takes seconds for it, since its ranks end as a kernel does. The controller may have forgotten it by
-then; saying hello again would take a place that is meant for another node.
+Ending takes an agent several seconds, in which its ranks run their exit functions. The controller may have removed it
+from the world by then, and answers its heartbeats by asking for a hello. An agent that is leaving sends none: it would
+be refused, or claim a place that is meant for another node.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ class ControllerLink:
 
     def __init__(self, context: Any, endpoint: Endpoint, on_lost: Callable[[str], None]):
         self.grace = _JOIN_GRACE
-        self.is_leaving = False  # Whether the agent ends, and must not join again.
+        self.is_leaving = False  # The agent is ending, and does not join again.
         self._endpoint = endpoint
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()

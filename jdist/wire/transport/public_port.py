@@ -84,8 +84,8 @@ class PendingConnections:
 class _JoinedEnd(asyncio.Protocol):
     """One of two joined connections: ``other`` sends on what it receives, and slows it down to its own pace.
 
-    What it is given to send before it is connected is sent then. To pause the other until then is no alternative: the
-    asyncio of Python 3.11.2 ignores ``pause_reading`` in ``connection_made``.
+    Data sent before this end is connected is kept, and sent once it is. Pausing the other end until then does not work
+    everywhere: asyncio in Python 3.11.2 ignores ``pause_reading`` in ``connection_made``.
     """
 
     transport: asyncio.Transport
@@ -94,7 +94,7 @@ class _JoinedEnd(asyncio.Protocol):
     def __init__(self, on_end: Callable[[], object], on_received: Callable[[int], object] = lambda _: None):
         """``on_received`` is called with the number of bytes so far."""
         self._received = 0
-        self._early = bytearray()
+        self._early = bytearray()  # Data sent before the connection was made.
         self._is_connected = False
         self._on_end = on_end
         self._on_received = on_received
@@ -105,6 +105,7 @@ class _JoinedEnd(asyncio.Protocol):
         self.transport.write(self._early)
 
     def send(self, data: bytes) -> None:
+        """Write to this end's connection, or keep the data until it is made."""
         if self._is_connected:
             self.transport.write(data)
         else:
