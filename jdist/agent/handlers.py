@@ -55,6 +55,7 @@ _FOR_WORKERS = (
 _from_controller: Unpacker[Any] = Unpacker(ToAgent)
 _done: Unpacker[runs.RankDone] = Unpacker(runs.RankDone)
 _paused: Unpacker[debug.RankPaused] = Unpacker(debug.RankPaused)
+_group_made: Unpacker[groups.GroupMade] = Unpacker(groups.GroupMade)
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class WorkerHandlers:
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
-        """`RankDone` and `RankPaused` travel among the output, so that they cannot overtake any."""
+        """`RankDone`, `RankPaused` and `GroupMade` travel among the output, so that none can overtake another."""
         parts = self._parts
         if channel == "stdin":
             if message.kind == "input_request":
@@ -229,6 +230,10 @@ class WorkerHandlers:
             paused = _paused(message.buffers[0])
             parts.ledger.record(paused)
             self._node.send(paused)
+        elif message.kind == "jdist_group" and message.buffers:
+            made = _group_made(message.buffers[0])
+            parts.ledger.record(made)
+            self._node.send(made)
         elif parts.relay.record(kernel.worker, message) and self._flush_timer is None:
             self._flush_timer = asyncio.get_running_loop().call_later(OUTPUT_DELAY, self._flush)
 

@@ -80,7 +80,7 @@ class ControlThread:
         namespace: dict[str, Any] = kernel.shell.user_ns
         self._namespace = namespace
         self._groups = GroupRegistry(namespace, spec.cluster)
-        self._groups.on_group_made = self._send_group_made
+        self._groups.on_group_made = self._report_group_made
         self._groups.log.cells = cell_numbers(kernel.shell)
         self._hidden: Mapping[str, Any] = kernel.shell.user_ns_hidden
         self._cells = CellRunner(kernel, spec.worker, streams)
@@ -154,8 +154,8 @@ class ControlThread:
         if self._loop is not None and self._port is not None:
             self._loop.call_soon_threadsafe(self._port.send, [pack(message)])
 
-    def _send_group_made(self, index: int, spec: GroupSpec, listeners: Any) -> None:
-        self._send(GroupMade(self._worker, self._generation, index, spec, tuple(listeners)))
+    def _report_group_made(self, index: int, spec: GroupSpec, listeners: Any) -> None:
+        self._cells.report_group(GroupMade(self._worker, self._generation, index, spec, tuple(listeners)))
 
     def _send_stalled(self, run: int) -> None:
         self._send(Stalled(self._worker, run))

@@ -142,3 +142,19 @@ def test_what_could_not_be_mended_is_told_and_points_to_on_reform(own: jdist.Clu
 def test_in_the_notebook_there_is_nothing_to_reform() -> None:
     with pytest.raises(jdist.UsageError, match="cells on ranks"):
         jdist.on_reform(print)
+
+
+def test_a_group_of_a_cell_that_ended_before_its_rank_could_say_anything_else_is_made_again(own: jdist.Cluster) -> None:
+    """The control thread is busy while the cell makes the group and ends: its end must not overtake the group."""
+    own.run(
+        """
+import asyncio, gc, threading, time
+[thread] = [each.ident for each in threading.enumerate() if each.name == "jdist"]
+loops = [each for each in gc.get_objects() if isinstance(each, asyncio.BaseEventLoop)]
+[control] = [each for each in loops if each._thread_id == thread]
+control.call_soon_threadsafe(time.sleep, 1.0)
+late = dist.new_group([0, 1, 2, 3])
+"""
+    )
+    own.new_group("four", range(4))
+    assert own.run("t = torch.ones(1); dist.all_reduce(t, group=late); t.item()").values == dict.fromkeys(range(4), 4.0)

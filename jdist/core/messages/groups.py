@@ -120,4 +120,4 @@ class FormWorld(Message, frozen=True):
 ClientMessage = MakeGroup | MakeMesh
 AgentMessage = StoreUp | StoreDown | WorldFormed | WorldFailed | GroupMade
 ToAgent = StartStore | FormWorld
-WorkerMessage = WorldFormed | WorldFailed | GroupMade
+WorkerMessage = WorldFormed | WorldFailed

@@ -194,6 +194,10 @@ class CellRunner:
         done = RankDone(cell.run, self._worker, "error", error=ErrorInfo("NotRun", reason))
         self._publish("jdist_done", done, self._request(cell))
 
+    def report_group(self, message: Message) -> None:
+        """Publish that the cell has made a group, before it can publish its end; from any thread."""
+        self._publish("jdist_group", message, self._parent)
+
     @contextmanager
     def report_pause(self, message: Message) -> Iterator[None]:
         """Publish that the cell is paused, behind its output so far; in the block, other cells may run."""

@@ -22,7 +22,7 @@ from jdist.core.import_path import ImportPath
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import CodeSynced, UseImportPath
 from jdist.core.messages.debug import PauseRanks, RankPaused, ResumeRanks
-from jdist.core.messages.groups import FormWorld, StartStore, WorldFormed
+from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, StartStore, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
     EndWorkers,
@@ -277,21 +277,24 @@ def play(scene: Callable[[], None]) -> None:
 def test_a_rank_is_paused_or_done_after_all_that_it_wrote(bed: Bed) -> None:
     bed.gets(WELCOME, CELL)
     worker, pause = bed.kernels[11], RankPaused(7, 11, "breakpoint", StackFrame("f", "", 3), 0)
+    made = GroupMade(11, 0, 0, GroupSpec((2, 3)), ())
 
     def scene() -> None:
         bed.events.handle_kernel_message(worker, "iopub", stream("one\n"))
         bed.events.handle_kernel_message(worker, "iopub", stream("two\n"))
         assert bed.sent == [], "it waits for what other ranks write"
+        bed.events.handle_kernel_message(worker, "iopub", KernelMessage("jdist_group", 7, EMPTY, (pack(made),)))
         bed.events.handle_kernel_message(worker, "iopub", KernelMessage("jdist_paused", 7, EMPTY, (pack(pause),)))
         bed.events.handle_kernel_message(worker, "iopub", done(11))
 
     play(scene)
-    assert bed.sent == [Output(7, (Text((11,), "stdout", "one\ntwo\n"),)), pause, RankDone(7, 11, "value")]
+    assert bed.sent == [made, Output(7, (Text((11,), "stdout", "one\ntwo\n"),)), pause, RankDone(7, 11, "value")]
     assert bed.prewarmer.called("record_ended") == [[11]]
     assert bed.meter.called("record_cell_end") == [[]]
     held = bed.controller.hello().held
     assert held is not None
     assert [w.run for w in held.workers] == [0, 0]
+    assert [w.groups for w in held.workers] == [(), (made.spec,)], "a controller that is started again is told, too"
 
 
 def test_output_is_sent_soon_without_the_end_of_a_cell(bed: Bed) -> None:
