@@ -29,7 +29,9 @@ def post(browser: Browser, what: str, **body: Any) -> None:
 
 
 def rows(browser: Browser) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = browser.get(SHARED)["ranks"]
+    """Each rank's row, once the server has attached to the cluster."""
+    found: list[dict[str, Any]] = eventually(lambda: browser.get(SHARED).get("ranks"), LONG)
+    assert found
     return found
 
 
