@@ -32,6 +32,7 @@ from support.waits import eventually
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("JDIST_CI") else "local")
+os.environ.pop("VIRTUAL_ENV", None)  # IPython warns of one that is active in the terminal and is not this one
 
 TESTS = Path(__file__).parent
 SHARED_SERVICES = {
