@@ -54,8 +54,11 @@ _FOR_WORKERS = (
 
 _from_controller: Unpacker[Any] = Unpacker(ToAgent)
 _done: Unpacker[runs.RankDone] = Unpacker(runs.RankDone)
-_paused: Unpacker[debug.RankPaused] = Unpacker(debug.RankPaused)
-_group_made: Unpacker[groups.GroupMade] = Unpacker(groups.GroupMade)
+# What else a worker reports among its output.
+_reports: dict[str, Unpacker[Any]] = {
+    "jdist_paused": Unpacker(debug.RankPaused),
+    "jdist_group": Unpacker(groups.GroupMade),
+}
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,7 @@ class WorkerHandlers:
         self._flush_timer: asyncio.TimerHandle | None = None
 
     def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
-        """`RankDone`, `RankPaused` and `GroupMade` travel among the output, so that none can overtake another."""
+        """`RankDone`, `RankPaused` and `GroupMade` travel among the output, so that their order is that of the cell."""
         parts = self._parts
         if channel == "stdin":
             if message.kind == "input_request":
@@ -225,15 +228,11 @@ class WorkerHandlers:
             self._node.send(done)
             parts.relay.end_rank(message.run, kernel.worker)
             parts.prewarmer.record_ended(kernel.worker)
-        elif message.kind == "jdist_paused" and message.buffers:
+        elif message.kind in _reports and message.buffers:
             parts.relay.flush(message.run)
-            paused = _paused(message.buffers[0])
-            parts.ledger.record(paused)
-            self._node.send(paused)
-        elif message.kind == "jdist_group" and message.buffers:
-            made = _group_made(message.buffers[0])
-            parts.ledger.record(made)
-            self._node.send(made)
+            report = _reports[message.kind](message.buffers[0])
+            parts.ledger.record(report)
+            self._node.send(report)
         elif parts.relay.record(kernel.worker, message) and self._flush_timer is None:
             self._flush_timer = asyncio.get_running_loop().call_later(OUTPUT_DELAY, self._flush)
 

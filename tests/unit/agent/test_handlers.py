@@ -288,7 +288,7 @@ def test_a_rank_is_paused_or_done_after_all_that_it_wrote(bed: Bed) -> None:
         bed.events.handle_kernel_message(worker, "iopub", done(11))
 
     play(scene)
-    assert bed.sent == [made, Output(7, (Text((11,), "stdout", "one\ntwo\n"),)), pause, RankDone(7, 11, "value")]
+    assert bed.sent == [Output(7, (Text((11,), "stdout", "one\ntwo\n"),)), made, pause, RankDone(7, 11, "value")]
     assert bed.prewarmer.called("record_ended") == [[11]]
     assert bed.meter.called("record_cell_end") == [[]]
     held = bed.controller.hello().held
