@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from jdist.core.errors import UsageError, nearest
 
 _DURATION = re.compile(r"^(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*(s|m|h)?$")
+_NUMBERS = re.compile(r"\d[\d,-]*")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
@@ -103,6 +104,12 @@ class HelpWanted(Exception):
     """The user asked for help instead of giving a command; the text is the help."""
 
 
+def _option_for(word: str, words: Sequence[str], known: Sequence[str]) -> str:
+    """A hint for a number, or several, that stands alone: the ranks that are meant, or how many of them."""
+    missing = [name for name in ("-r", "-n") if name in known and not any(w.startswith(name) for w in words)]
+    return f"; did you mean {missing[0]} {word}?" if missing and _NUMBERS.fullmatch(word) else ""
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError instead of ending the process."""
 
@@ -128,7 +135,7 @@ class ArgumentParser(argparse.ArgumentParser):
             self.error(f"does not understand {unknown[0]}{nearest(unknown[0].partition('=')[0], known)}")
         options, rest = self.parse_known_args(words)
         if rest:
-            hint = nearest(rest[0], known) if rest[0].startswith("-") else ""
+            hint = nearest(rest[0], known) if rest[0].startswith("-") else _option_for(rest[0], words, known)
             self.error(f"does not understand {' '.join(rest)}{hint}")
         return options
 
