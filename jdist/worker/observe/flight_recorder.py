@@ -25,6 +25,7 @@ _OPS |= {"all_reduce_barrier": "barrier", "_broadcast_oop": "broadcast", "_reduc
 _DTYPES = {"Byte": "uint8", "Char": "int8", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
 _UNNAMED = ("undefined", "default_pg")  # torch's descriptions of groups that have none.
 _NCCL = " (nccl)"  # Follows the name of a group that has another backend, too, where the part of NCCL is meant.
+_ENQUEUED, _COMPLETED = "last_enqueued_collective", "last_completed_collective"  # torch's names of a group's counters.
 _Status = tuple[bytes, int]
 
 
@@ -49,6 +50,9 @@ class FlightRecorder:
     A group's counter counts sends and receives too, so it is ahead of the number of the group's last collective. A dump
     tells by how many, which holds until the next send or receive. Groups of a re-formed world have the last one's
     names, so a number that grows with every group made keeps them apart; a dump tells which name belongs to which.
+
+    gloo's threads each store the number of what they have completed, in any order, so the counter of completed
+    collectives may stay behind for good. What a dump calls retired is completed, whatever the counter says.
     """
 
     def __init__(self, log: CallLog, labels: Callable[[], dict[str, str]]):
@@ -58,6 +62,7 @@ class FlightRecorder:
         self._names: dict[int, str] = {}
         self._numbers: dict[int, dict[int, int]] = {}
         self._ahead: dict[int, int] = {}
+        self._retired: dict[int, int] = {}
         self._transfers = -1
         self._dumped: _Status | None = None
         self._nccl = NcclRecorder()
@@ -86,8 +91,8 @@ class FlightRecorder:
             for group, name, ranks in torch_compat.groups():
                 number = newest.get(name, -1)
                 now = counters.get(number, {}) if number >= formed else {}  # an older number is the last generation's
-                begun = self._number(number, now.get("last_enqueued_collective", 0))
-                ended = self._number(number, now.get("last_completed_collective", 0))
+                begun = self._number(number, now.get(_ENQUEUED, 0))
+                ended = self._number(number, now.get(_COMPLETED, 0))
                 if not ranks:
                     continue
                 description = "" if group.group_desc in _UNNAMED else str(group.group_desc)
@@ -105,11 +110,12 @@ class FlightRecorder:
             return tuple(found)
 
     def is_in_flight(self) -> bool:
-        """Whether some group's last collective has not ended. Cheap."""
-        counters = self._counters().values()
-        return any(
-            c.get("last_enqueued_collective", 0) > max(c.get("last_completed_collective", 0), 0) for c in counters
-        )
+        """Whether some group's last collective has not ended. Cheap where its counters say that all have."""
+        if not self._is_behind():
+            return False
+        with self._lock:
+            self.entries()
+            return self._is_behind()
 
     def is_on_gpu(self) -> bool:
         """Whether a collective is queued on the GPU, or running there. Cheap."""
@@ -132,7 +138,13 @@ class FlightRecorder:
 
     def _counters(self) -> dict[int, dict[str, int]]:
         dump = torch_compat.read_flight_record(torch_compat.flight_record(with_entries=False))
-        return {int(n): c for n, c in dump.get("pg_status", {}).items()}
+        counters = {int(n): c for n, c in dump.get("pg_status", {}).items()}
+        for number, c in counters.items():
+            c[_COMPLETED] = max(c.get(_COMPLETED, 0), self._retired.get(number, 0))
+        return counters
+
+    def _is_behind(self) -> bool:
+        return any(c.get(_ENQUEUED, 0) > c[_COMPLETED] for c in self._counters().values())
 
     def _newest(self) -> dict[str, int]:
         """The newest number of each name."""
@@ -151,6 +163,10 @@ class FlightRecorder:
     def _read(self) -> None:
         key = self._key()
         dump = torch_compat.read_flight_record(torch_compat.flight_record(with_entries=True))
+        for e in dump.get("entries", ()):
+            if e["retired"]:
+                group = int(e["pg_id"])
+                self._retired[group] = max(int(e["op_id"]), self._retired.get(group, 0))
         found = [e for e in dump.get("entries", ()) if not e["is_p2p"]]
         self._names.update({int(e["pg_id"]): str(e["process_group"][0]) for e in found})
         formed = self._newest().get(torch_compat.world_name(), 0)
@@ -172,8 +188,8 @@ def _agrees(found: list[dict[str, Any]], counters: dict[int, dict[str, int]]) ->
     last = {int(e["pg_id"]): e for e in found}
     done = {(int(e["pg_id"]), int(e["op_id"])): bool(e["retired"]) for e in found}
     return all(
-        (number not in last or int(last[number]["op_id"]) == c.get("last_enqueued_collective", 0))
-        and done.get((number, c.get("last_completed_collective", 0)), True)
+        (number not in last or int(last[number]["op_id"]) == c.get(_ENQUEUED, 0))
+        and done.get((number, c[_COMPLETED]), True)
         for number, c in counters.items()
     )
 
