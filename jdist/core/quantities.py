@@ -105,7 +105,7 @@ class HelpWanted(Exception):
 
 
 def _option_for(word: str, words: Sequence[str], known: Sequence[str]) -> str:
-    """A hint for a number, or several, that stands alone: the ranks that are meant, or how many of them."""
+    """A hint for numbers without an option: the option for ranks or, if there is none, the one for their count."""
     missing = [name for name in ("-r", "-n") if name in known and not any(w.startswith(name) for w in words)]
     return f"; did you mean {missing[0]} {word}?" if missing and _NUMBERS.fullmatch(word) else ""
 

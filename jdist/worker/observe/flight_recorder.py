@@ -51,8 +51,9 @@ class FlightRecorder:
     tells by how many, which holds until the next send or receive. Groups of a re-formed world have the last one's
     names, so a number that grows with every group made keeps them apart; a dump tells which name belongs to which.
 
-    gloo's threads each store the number of what they have completed, in any order, so the counter of completed
-    collectives may stay behind for good. What a dump calls retired is completed, whatever the counter says.
+    gloo completes collectives on several threads, each of which sets the counter of completed collectives without
+    regard to the others. An older number can be the last that is set, and then stays until the next collective
+    completes. So a collective that a dump marks as retired counts as completed, whatever the counter says.
     """
 
     def __init__(self, log: CallLog, labels: Callable[[], dict[str, str]]):
@@ -62,7 +63,7 @@ class FlightRecorder:
         self._names: dict[int, str] = {}
         self._numbers: dict[int, dict[int, int]] = {}
         self._ahead: dict[int, int] = {}
-        self._retired: dict[int, int] = {}
+        self._retired: dict[int, int] = {}  # By group: the last operation that a dump has marked as retired.
         self._transfers = -1
         self._dumped: _Status | None = None
         self._nccl = NcclRecorder()
@@ -110,7 +111,7 @@ class FlightRecorder:
             return tuple(found)
 
     def is_in_flight(self) -> bool:
-        """Whether some group's last collective has not ended. Cheap where its counters say that all have."""
+        """Whether some group's last collective has not ended. Cheap if the counters say that all of them have."""
         if not self._is_behind():
             return False
         with self._lock:
@@ -144,6 +145,7 @@ class FlightRecorder:
         return counters
 
     def _is_behind(self) -> bool:
+        """Whether fewer operations have completed than were enqueued, as far as is known without another dump."""
         return any(c.get(_ENQUEUED, 0) > c[_COMPLETED] for c in self._counters().values())
 
     def _newest(self) -> dict[str, int]:

@@ -102,9 +102,10 @@ class Observer:
         paused = self.pause()
         doing = _paused(paused) if paused else self._activity(self._main.location() if run else None)
         expected = {call.group: call.number for call in doing.calls if call.is_expected}
+        is_exact = recent > 0 or doing.kind == "idle"  # An idle rank's dump is read once, as nothing in it changes.
         groups = tuple(
             structs.replace(g, begun=max(g.begun, expected.get(g.name, 0)))
-            for g in self._recorder.progress(exact=recent > 0)
+            for g in self._recorder.progress(exact=is_exact)
         )
         calls: list[Call] = []
         channels: tuple[Channel, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,11 +30,10 @@ def _entry(number: int, *, is_done: bool) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("is_done", [True, False])
-def test_a_collective_is_in_flight_until_it_is_retired_whatever_the_counter_says(
-    monkeypatch: pytest.MonkeyPatch, is_done: bool
-) -> None:
-    """gloo's thread of the first collective may store its number after the thread of the second has stored its own."""
+@pytest.fixture
+def completed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> bool:
+    """A counter of completed collectives that is one behind; whether the second has completed, by the dump."""
+    is_done = bool(request.param)
     counters = {"0": {"last_enqueued_collective": 2, "last_started_collective": 2, "last_completed_collective": 1}}
     entries = [_entry(1, is_done=True), _entry(2, is_done=is_done)]
 
@@ -42,4 +42,18 @@ def test_a_collective_is_in_flight_until_it_is_retired_whatever_the_counter_says
 
     monkeypatch.setattr(torch_compat, "flight_record", dump)
     monkeypatch.setattr(torch_compat, "world_name", lambda: "0")
-    assert FlightRecorder(CallLog(), dict).is_in_flight() is not is_done
+    return is_done
+
+
+@pytest.mark.parametrize("completed", [True, False], indirect=True)
+def test_a_collective_is_in_flight_until_a_dump_marks_it_as_retired(completed: bool) -> None:
+    assert FlightRecorder(CallLog(), dict).is_in_flight() is not completed
+
+
+@pytest.mark.parametrize("completed", [True, False], indirect=True)
+def test_exact_progress_counts_what_a_dump_marks_as_retired(completed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = SimpleNamespace(group_desc="default_pg")
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr(torch_compat, "groups", lambda: [(group, "0", (0, 1))])
+    (progress,) = FlightRecorder(CallLog(), dict).progress(exact=True)
+    assert (progress.begun, progress.ended) == (2, 2 if completed else 1)
