@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import psutil
@@ -11,6 +12,7 @@ import pytest
 
 from support.lab.browser import Browser
 from support.server.serving import Server
+from support.waits import eventually
 
 
 @pytest.fixture(scope="session")
@@ -23,5 +25,15 @@ def server(run_traces: object, runtime_directory: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def browser(server: Server) -> Browser:
-    return server.browser
+def browser(server: Server, request: pytest.FixtureRequest) -> Browser:
+    """Talks to the server, which has attached to the shared cluster if the test uses that."""
+    browser = server.browser
+    if "cluster" in request.fixturenames:
+        name = request.getfixturevalue("cluster").name
+        assert eventually(lambda: _has_attached(browser, name)), f"the server has not attached to cluster {name}"
+    return browser
+
+
+def _has_attached(browser: Browser, name: str) -> bool:
+    status, answer = browser.request("GET", f"jdist/clusters/{name}")
+    return status == HTTPStatus.OK and bool(answer.get("ranks"))

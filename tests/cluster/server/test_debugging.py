@@ -29,9 +29,7 @@ def post(browser: Browser, what: str, **body: Any) -> None:
 
 
 def rows(browser: Browser) -> list[dict[str, Any]]:
-    """Each rank's row, once the server has attached to the cluster."""
-    found: list[dict[str, Any]] = eventually(lambda: browser.get(SHARED).get("ranks"), LONG)
-    assert found
+    found: list[dict[str, Any]] = browser.get(SHARED)["ranks"]
     return found
 
 
