@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from jdist.agent.code_sync import CodeReceiver
+from jdist.agent.late_ends import LateEnds
 from jdist.agent.link.controller_link import ControllerLink
 from jdist.agent.node.facts import NodeContext
 from jdist.agent.processes.helpers import StoreSupervisor
@@ -211,30 +212,41 @@ class WorkerHandlers:
         self._parts = parts
         self._is_ending = is_ending
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._late_ends = LateEnds(parts.ledger.is_in_run, self._handle_done)
 
     def handle_kernel_message(self, kernel: Kernel, channel: str, message: KernelMessage) -> None:
         """`RankDone`, `RankPaused` and `GroupMade` travel among the output, so that their order is that of the cell."""
         parts = self._parts
+        self._late_ends.record_output(kernel.worker)
         if channel == "stdin":
             if message.kind == "input_request":
                 request = read_content(message, InputContent)
-                parts.relay.flush(message.run)
+                self._flush_run(message.run)
                 self._node.send(runs.InputRequest(message.run, kernel.worker, request.prompt, request.password))
         elif message.kind == "jdist_done" and message.buffers:
-            parts.relay.flush(message.run)
-            done = _done(message.buffers[0])
-            parts.ledger.record(done)
-            parts.meter.record_cell_end()
-            self._node.send(done)
-            parts.relay.end_rank(message.run, kernel.worker)
-            parts.prewarmer.record_ended(kernel.worker)
+            self._handle_done(_done(message.buffers[0]))
         elif message.kind in _reports and message.buffers:
-            parts.relay.flush(message.run)
+            self._flush_run(message.run)
             report = _reports[message.kind](message.buffers[0])
             parts.ledger.record(report)
             self._node.send(report)
         elif parts.relay.record(kernel.worker, message) and self._flush_timer is None:
             self._flush_timer = asyncio.get_running_loop().call_later(OUTPUT_DELAY, self._flush)
+
+    def _handle_done(self, done: runs.RankDone) -> None:
+        """A cell has ended on a worker, or its end was lost."""
+        parts = self._parts
+        self._flush_run(done.run)
+        parts.ledger.record(done)
+        self._node.send(done)
+        parts.meter.record_cell_end()
+        parts.relay.end_rank(done.run, done.rank)
+        parts.prewarmer.record_ended(done.rank)
+
+    def _flush_run(self, run: int) -> None:
+        """Send what has gathered; what cannot be sent must not hold up the end that follows."""
+        with log.logged_faults(_log, f"the last output of run {run} was not sent"):
+            self._parts.relay.flush(run)
 
     def _flush(self) -> None:
         self._flush_timer = None
@@ -242,7 +254,9 @@ class WorkerHandlers:
 
     def handle_worker_message(self, message: Any) -> None:
         parts = self._parts
-        if parts.rank_queries.record_reply(message):
+        if isinstance(message, runs.CellEnded):
+            self._late_ends.handle_cell_ended(message)
+        elif parts.rank_queries.record_reply(message):
             parts.ledger.record(message)
             parts.meter.forward(message)
 

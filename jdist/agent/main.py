@@ -28,8 +28,9 @@ from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.gpu_meter import GpuMeter
-from jdist.agent.relay.iopub import OutputRelay, RankLogs
+from jdist.agent.relay.iopub import OutputRelay
 from jdist.agent.relay.node_queries import NodeQueries
+from jdist.agent.relay.rank_logs import RankLogs
 from jdist.agent.relay.rank_queries import RankQueries
 from jdist.agent.resources.meter import ResourceMeter
 from jdist.agent.starters.starter import ForkStarter, Prewarmer, SpawnStarter, Starter
@@ -187,7 +188,7 @@ class Agent:
         self._parts.resources.close()
         self._gateway.close()
         self._link.close(_LINGER)
-        self._logs.close()
+        self._logs.flush()
         self._parts.code_sync.folder.close()
         sweep(self._node.endpoint.cluster)
         shutil.rmtree(self._node.directory, ignore_errors=True)

@@ -64,6 +64,11 @@ class RecoveryLedger:
                     listeners = _union(held.listeners, message.listeners)
                     self._change((message.worker,), groups=groups, listeners=listeners)
 
+    def is_in_run(self, worker: int, run: int) -> bool:
+        """Whether the worker has been sent a run's cell, and its end has not passed."""
+        held = self._workers.get(worker)
+        return held is not None and run in (held.run, held.inner_run)
+
     def _record_run(self, message: Message) -> None:
         """Record a message about a cell."""
         match message:

@@ -5,12 +5,13 @@ each kind a limited number of times; ``JDIST_LOG=debug`` lets everything through
 """
 
 import collections
+import contextlib
 import logging
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
 from jdist.core.messages.introspection import DebugRecord
@@ -116,6 +117,15 @@ def set_level(name: str) -> None:
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variable that another process of the cluster needs to log as this one does."""
     return {VARIABLE: environ[VARIABLE]} if environ.get(VARIABLE) else {}
+
+
+@contextlib.contextmanager
+def logged_faults(logger: logging.Logger, what: str) -> Iterator[None]:
+    """Log a fault in the block, and go on behind it: what follows is worth more than what failed."""
+    try:
+        yield
+    except Exception:
+        logger.exception("%s", what)
 
 
 def newest(lines: int) -> tuple[DebugRecord, ...]:

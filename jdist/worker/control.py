@@ -25,12 +25,12 @@ from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFai
 from jdist.core.messages.membership import EndOverdue, RequestHandover, Shutdown, WorkerHello
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
-from jdist.core.messages.runs import AbortRun, ExecuteCell, HandlerRun, InterruptHeard
+from jdist.core.messages.runs import AbortRun, CellEnded, ExecuteCell, HandlerRun, InterruptHeard
 from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveAt
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
-from jdist.wire.values.frames import Unpacker, pack
+from jdist.wire.values.frames import Unpacker, pack, pack_report
 from jdist.worker.cells.children import Children
 from jdist.worker.cells.cuda_context import fault_of
 from jdist.worker.cells.imports import Imports
@@ -128,6 +128,7 @@ class ControlThread:
         cells.go_without_world = self._groups.go_without
         cells.has_broken_group = lambda: self._groups.log.has_broken_group
         cells.profiled = self._profiler.around
+        cells.announce_end = lambda run: self._send(CellEnded(self._worker, run))
         cells.context, cells.on_outcome = self._post_mortem.begin, self._post_mortem.end
 
     def _user_names(self, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -151,8 +152,8 @@ class ControlThread:
     # ------------------------------------------------------------ any thread
 
     def _send(self, message: Message) -> None:
-        if self._loop is not None and self._port is not None:
-            self._loop.call_soon_threadsafe(self._port.send, [pack(message)])
+        if self._loop is not None and self._port is not None and (data := pack_report(message)):
+            self._loop.call_soon_threadsafe(self._port.send, [data])
 
     def _report_group_made(self, index: int, spec: GroupSpec, listeners: Any) -> None:
         self._cells.report_group(GroupMade(self._worker, self._generation, index, spec, tuple(listeners)))

@@ -16,6 +16,7 @@ from ipykernel.kernelapp import IPKernelApp
 from jdist.core.settings import WorkerSpec
 from jdist.wire import log
 from jdist.wire.processes import set_name
+from jdist.wire.values.text import encodable
 from jdist.worker.cells.fd_capture import FdCapture
 from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import (
@@ -104,13 +105,20 @@ def _seed() -> None:
 
 
 def _pack_fast(session: Any) -> None:
-    """Have a Session pack by msgspec, as all ranks of a node pack at once; by its own packer, what msgspec refuses."""
+    """Have a Session pack by msgspec, as all ranks of a node pack at once; by its own packer, what msgspec refuses.
+
+    That lets the bytes of a file name pass that are no UTF-8, but no other text that is not valid Unicode.
+    """
     own: Callable[[Any], bytes] = session.pack
 
     def pack(part: Any) -> bytes:
         try:
             return msgspec.json.encode(part)
         except (TypeError, ValueError, msgspec.MsgspecError):
+            pass
+        try:
             return own(part)
+        except UnicodeEncodeError:
+            return own(encodable(part))
 
     session.pack = pack

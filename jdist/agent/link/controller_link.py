@@ -27,7 +27,7 @@ from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
 from jdist.wire.transport.outbox import Outbox
 from jdist.wire.transport.sockets import DialledPort, Frames
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
-from jdist.wire.values.frames import pack, split
+from jdist.wire.values.frames import pack, pack_report, split
 
 _log = logging.getLogger("jdist.agent")
 
@@ -75,7 +75,8 @@ class ControllerLink:
 
     def send(self, message: Message) -> None:
         """Send, with what else is sent in this turn; if the connection is broken, once more when it is back."""
-        self._outbox.add(pack(message))
+        if data := pack_report(message):
+            self._outbox.add(data)
 
     def beat(self) -> None:
         """Send a heartbeat; called once a second."""

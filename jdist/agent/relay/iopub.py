@@ -8,12 +8,10 @@ import copy
 import heapq
 import itertools
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,10 +23,12 @@ from jdist.agent.processes.jupyter_messages import (
     StreamContent,
     read_content,
 )
+from jdist.agent.relay.rank_logs import RankLogs
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import Clear, Display, MetricPoints, MetricsLogged, Output, OutputItem, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW
 from jdist.wire.values.frames import Unpacker
+from jdist.wire.values.text import encodable
 
 _STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
 _TAIL_LINES = 40
@@ -40,58 +40,13 @@ _DISPLAY_LIMIT = 4 << 20  # Bytes of displays of one rank in one run that travel
 _SMALL_DISPLAY = 64 << 10  # Bytes of a display that has room when larger ones have used up the limit:
 _SMALL_LIMIT = 5 << 20  # this many bytes together with those.
 _LONGEST_NAME = 60  # Characters of the name of a widget.
-_LOG_LIMIT = 256 << 20  # Bytes of a rank's log before the older half is dropped.
-_READ_LIMIT = 8 << 20  # Bytes of a log that are read at most for one answer.
-_READ_STEP = 64 << 10
+_LONGEST_ID = 1000  # Characters of a display's id.
+_PIECE = 1 << 20  # Characters of one item of text; a longer one travels in pieces.
+_PARCEL = 4 << 20  # Characters and bytes in one message. Another item, a display say, may still begin below that.
 
 _metrics: Unpacker[MetricsLogged] = Unpacker(MetricsLogged)
 
 Arrived = tuple[float, OutputItem]  # When the item arrived, as its number among those of all ranks, and the item.
-
-
-class RankLogs:
-    """Appends to the logs in ``directory``, and reads their ends."""
-
-    def __init__(self, directory: Path):
-        self._directory = directory
-        self._logs: dict[int, BinaryIO] = {}
-
-    def path(self, worker: int) -> Path:
-        return self._directory / f"worker-{worker}.log"
-
-    def write(self, worker: int, text: str) -> None:
-        log = self._logs.get(worker)
-        if log is None:
-            log = self._logs[worker] = self.path(worker).open("ab")
-        log.write(text.encode(errors="replace"))
-        if log.tell() > _LOG_LIMIT:
-            log.close()
-            self.path(worker).replace(self.path(worker).with_suffix(".old.log"))
-            del self._logs[worker]
-
-    def flush(self) -> None:
-        for log in self._logs.values():
-            log.flush()
-
-    def read(self, worker: int, lines: int) -> str:
-        """The newest lines of the rank's log, as far as one message can carry them, ``\\r`` applied."""
-        path, data = self.path(worker), b""
-        if lines <= 0 or not path.exists():
-            return ""
-        self.flush()
-        with path.open("rb") as f:
-            start = f.seek(0, os.SEEK_END)
-            while start and data.count(b"\n") <= lines and len(data) < _READ_LIMIT:
-                step = min(start, _READ_STEP)
-                start = f.seek(start - step)
-                data = f.read(step) + data
-        rows = data.decode(errors="replace").removesuffix("\n").split("\n")
-        return "\n".join(row.rstrip("\r").rpartition("\r")[2] for row in rows[-lines:])
-
-    def close(self) -> None:
-        for log in self._logs.values():
-            log.close()
-        self._logs.clear()
 
 
 class _TextMeter:
@@ -223,6 +178,55 @@ class _RankOutput:
         self.area = 0  # The output widget that captures what is written now.
         self._areas: dict[str, int] = {}
 
+    def add(self, arrived: int, item: OutputItem) -> None:
+        """Have an item wait. Displays that it replaces or clears need not be sent any more."""
+        if isinstance(item, Clear):
+            self.displays = _CappedDisplays()
+            last = self.items[-1][1] if self.items else None
+            if isinstance(last, Clear) and last.area == item.area:
+                item = msgspec.structs.replace(item, wait=item.wait and last.wait)
+                del self.items[-1]
+            if not item.wait:
+                self._drop_displays(len(self.items), item.area)
+        elif not isinstance(item, Tail):
+            self._drop_displays(self._newest_clear(item.area), item.area)
+        if not (isinstance(item, Display) and item.is_update and self._replace(item)):
+            self.items.append((arrived, item))
+
+    def add_text(self, number: Callable[[], int], worker: int, name: Literal["stdout", "stderr"], text: str) -> None:
+        """Have text wait, as a part of the last item if that is text of the same stream."""
+        _, last = self.items[-1] if self.items else (0, None)
+        for at in range(0, len(text), _PIECE):
+            piece = Text((worker,), name, text[at : at + _PIECE], self.area)
+            is_same = isinstance(last, Text) and (last.stream, last.area) == (name, self.area)
+            if isinstance(last, Text) and is_same and len(last.text) + len(piece.text) <= _PIECE:
+                self.items[-1] = self.items[-1][0], msgspec.structs.replace(last, text=last.text + piece.text)
+            else:
+                self.add(number(), piece)
+            last = self.items[-1][1]
+
+    def _newest_clear(self, area: int) -> int:
+        """The place of the clear, among what waits, that takes effect with the next output in the area; 0: none."""
+        last = len(self.items) - 1
+        is_clear = last >= 0 and isinstance(item := self.items[last][1], Clear) and item.area == area
+        return last if is_clear else 0
+
+    def _drop_displays(self, before: int, area: int) -> None:
+        """Drop what is cleared; an update may be that of a display in another place."""
+        self.items[:before] = [
+            (arrived, item)
+            for arrived, item in self.items[:before]
+            if not isinstance(item, Display) or item.is_update or item.area != area
+        ]
+
+    def _replace(self, update: Display) -> bool:
+        """Put an update of a display in the place of one that waits."""
+        for at, (arrived, item) in enumerate(self.items):
+            if isinstance(item, Display) and item.is_update and item.display_id == update.display_id:
+                self.items[at] = arrived, update
+                return True
+        return False
+
     def note_capture(self, content: CommContent) -> None:
         """An output widget begins to capture when its state gets a message's id, and ends when that is empty."""
         state = content.data.get("state")
@@ -262,14 +266,14 @@ class OutputRelay:
             case "clear_output":
                 clear = read_content(message, ClearContent)
                 part = self._part(message.run, worker)
-                self._add(part, Clear((worker,), clear.wait, part.area))
-                part.displays = _CappedDisplays()
+                part.add(next(self._arrivals), Clear((worker,), clear.wait, part.area))
             case "comm_msg":
                 part, comm = self._part(message.run, worker), read_content(message, CommContent)
                 part.note_capture(comm)
                 if not comm.sets_outputs:
                     return False
-                self._add(part, Display((worker,), {WIDGET_VIEW: {}, "text/plain": "Output"}, area=part.area))
+                shown = {WIDGET_VIEW: {}, "text/plain": "Output"}
+                part.add(next(self._arrivals), Display((worker,), shown, area=part.area))
             case "jdist_metrics" if message.buffers:
                 logged = _metrics(message.buffers[0])
                 self._part(logged.run, worker).points += logged.points
@@ -278,12 +282,12 @@ class OutputRelay:
         return True
 
     def flush(self, run: int | None = None) -> None:
-        """Send what has gathered, of one run or of all."""
+        """Send what has gathered, of one run or of all, in messages that the other end takes."""
         for number in [run] if run is not None else list(self._runs):
             parts = self._runs.get(number, {})
             items = merge({worker: part.collect(worker) for worker, part in parts.items()})
-            if items:
-                self._send(Output(number, tuple(items)))
+            for parcel in _parcels(items):
+                self._send(Output(number, tuple(parcel)))
             points = [each for part in parts.values() for each in part.take_points()]
             if points:
                 self._send(MetricsLogged(number, tuple(points)))
@@ -301,29 +305,23 @@ class OutputRelay:
     def _add_text(self, worker: int, run: int, name: Literal["stdout", "stderr"], text: str) -> None:
         self._logs.write(worker, text)
         part = self._part(run, worker)
-        admitted = part.streams[name].admit(text)
-        if not admitted:
-            return
-        arrived, last = part.items[-1] if part.items else (0, None)
-        if isinstance(last, Text) and (last.stream, last.area) == (name, part.area):
-            part.items[-1] = arrived, Text((worker,), name, last.text + admitted, part.area)
-        else:
-            self._add(part, Text((worker,), name, admitted, part.area))
-
-    def _add(self, part: _RankOutput, item: OutputItem) -> None:
-        part.items.append((next(self._arrivals), item))
+        part.add_text(lambda: next(self._arrivals), worker, name, part.streams[name].admit(text))
 
     def _add_display(self, worker: int, message: KernelMessage) -> None:
         content = read_content(message, DisplayContent)
         part = self._part(message.run, worker)
-        display_id = str(content.transient.get("display_id", ""))
-        shown = _without_widget(content.data)
+        display_id = str(content.transient.get("display_id", ""))[:_LONGEST_ID]
+        try:
+            shown, metadata = encodable(_without_widget(content.data)), encodable(content.metadata)
+        except RecursionError:
+            shown, metadata = {"text/plain": "[a display that is nested too deeply was left out]"}, {}
         data = part.displays.admit(shown, len(bytes(message.content)), display_id) if shown else {}
         if not data:
             return
-        metadata = content.metadata if data is shown else {}
+        metadata = metadata if data is shown else {}
         is_result, is_update = message.kind == "execute_result", message.kind == "update_display_data"
-        self._add(part, Display((worker,), data, metadata, display_id, is_result, is_update, part.area))
+        display = Display((worker,), data, metadata, display_id, is_result, is_update, part.area)
+        part.add(next(self._arrivals), display)
 
 
 def _without_widget(data: dict[str, Any]) -> dict[str, Any]:
@@ -351,6 +349,21 @@ def merge(by_worker: dict[int, list[Arrived]]) -> list[OutputItem]:
             alike.setdefault(same, []).append(worker)
     streams = (_together(sorted(workers), by_worker) for workers in alike.values())
     return [item for _, item in heapq.merge(*streams, key=itemgetter(0))]
+
+
+def _parcels(items: Iterable[OutputItem]) -> Iterator[list[OutputItem]]:
+    """The items in order, as many at a time as one message may carry."""
+    parcel: list[OutputItem] = []
+    room = _PARCEL
+    for item in items:
+        parcel.append(item)
+        room -= len(item.text) if isinstance(item, Text | Tail) else 0
+        room -= len(msgspec.msgpack.encode(item)) if isinstance(item, Display) else 0
+        if room < 0:
+            yield parcel
+            parcel, room = [], _PARCEL
+    if parcel:
+        yield parcel
 
 
 def _together(workers: Sequence[int], by_worker: dict[int, list[Arrived]]) -> Iterator[Arrived]:

@@ -15,7 +15,7 @@ import psutil
 from jdist.agent.node.facts import NodeContext
 from jdist.agent.processes.workers import Workers
 from jdist.agent.relay.gpu_meter import GpuMeter
-from jdist.agent.relay.iopub import RankLogs
+from jdist.agent.relay.rank_logs import RankLogs
 from jdist.core.errors import JdistError
 from jdist.core.messages import base, introspection, observation, values
 from jdist.core.messages.protocol import RankQuery, RankReply, RankReplyBody

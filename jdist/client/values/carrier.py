@@ -39,7 +39,7 @@ from jdist.core.messages.values import (
 from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.transport.dialing import Receiver, put_segment
-from jdist.wire.values.frames import MAX_MESSAGE
+from jdist.wire.values.frames import MAX_REQUEST
 from jdist.wire.values.objects import decode, encode, inline, needs_torch
 from jdist.wire.values.segments import Segment, create_probe, layout, new_memory, receiving, split
 
@@ -51,7 +51,7 @@ _MEMORY_SHARE = 0.9
 _AT_ONCE = 4
 _PUT_TIMEOUT = 120.0  # Seconds without progress of a rank that binds, or a node that fetches, a pushed value.
 _IMPORT_SHOWN = 1.0  # Seconds of importing torch after which the user is told.
-_LARGEST_HEAD = MAX_MESSAGE - (1 << 20)
+_LARGEST_HEAD = MAX_REQUEST - (1 << 20)
 
 
 class _Pulled:

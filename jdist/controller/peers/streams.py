@@ -9,7 +9,7 @@ from jdist.core.messages.base import Message
 from jdist.wire.transport.outbox import Outbox
 from jdist.wire.transport.sockets import Frames
 from jdist.wire.transport.streams import KEPT_BYTES, MESSAGE, Stream, read_head, unknown
-from jdist.wire.values.frames import pack
+from jdist.wire.values.frames import pack_report
 
 _MOST = 8192  # Peers at a time.
 
@@ -57,8 +57,8 @@ class PeerStreams:
     def send(self, peer: str, message: Message) -> None:
         """Send, with what else the peer is sent in this turn; if the connection is broken, again when it is back."""
         known = self._peers.get(peer)
-        if known is not None:
-            known.outbox.add(pack(message))
+        if known is not None and (data := pack_report(message)):
+            known.outbox.add(data)
 
     def flush(self) -> None:
         """Send what is still gathered."""

@@ -9,6 +9,8 @@
 Each idea's module lists its own messages of a direction, and its queries (``op``) and replies, at its end.
 """
 
+from msgspec import structs
+
 from jdist.core.messages import (
     code,
     debug,
@@ -24,7 +26,8 @@ from jdist.core.messages import (
     status,
     values,
 )
-from jdist.core.messages.base import CommonReplyBody, Message
+from jdist.core.messages.base import CommonReplyBody, Message, QueryFailed
+from jdist.core.outcome import ErrorInfo
 
 NodeOp = nodes.NodeOp | code.NodeOp | resources.NodeOp | introspection.GetDebugLog
 _NodeAnswer = nodes.NodeReplyBody | code.NodeReplyBody | resources.NodeReplyBody | introspection.DebugLog
@@ -83,3 +86,16 @@ _FromCell = runs.WorkerMessage | saving.WorkerMessage | observation.Stalled
 WorkerMessage = membership.WorkerMessage | groups.WorkerMessage | _FromCell | RankReply
 _Cells = runs.ExecuteCell | runs.AbortRun | debug.ToAgent
 ToWorker = _Cells | saving.ToWorker | groups.FormWorld | code.ToWorker | membership.ToWorker | RankQuery
+
+
+def instead_of(message: object, reason: str) -> Message | None:
+    """What is sent in place of a message that cannot be sent, for the ``reason``; None: nobody waits for it."""
+    match message:
+        case runs.RankDone():
+            error = ErrorInfo("NotSent", f"how the cell ended could not be sent: {reason}")
+            return structs.replace(message, kind="error", payload=None, held="", error=error, digests=())
+        case RankReply() | NodeReply():
+            return structs.replace(message, body=QueryFailed(reason))
+        case records.RunRecord():
+            return status.RequestRefused(message.request, reason)
+    return None

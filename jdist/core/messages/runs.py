@@ -181,6 +181,13 @@ class ExecuteCell(Message, frozen=True):
     unformed: str = ""  # Why the world could not be formed: the cell runs without one.
 
 
+class CellEnded(Message, frozen=True):
+    """A cell is over on a worker; how it ended travels among its output, as `RankDone`."""
+
+    worker: int
+    run: int
+
+
 class CellRefused(Message, frozen=True):
     """A node has not begun a cell on these workers, because one of them has no process any more."""
 
@@ -218,7 +225,7 @@ class InterruptHeard(Message, frozen=True):
     worker: int
 
 
-WorkerMessage = HandlerRun | InterruptHeard
+WorkerMessage = HandlerRun | InterruptHeard | CellEnded
 ClientMessage = RunCell | Interrupt | InputReply
 ToClient = RunAccepted | RunStarted | Output | MetricsLogged | RankDone | RunEnded | InputRequest
 AgentMessage = Output | MetricsLogged | RankDone | InputRequest | CellRefused | HandlerRun

@@ -1,6 +1,8 @@
 """Frames: a message as bytes and back, checked against the union of its direction.
 
-A payload is a message, which is a msgpack map, or an array of several that travel together.
+A payload is a message, which is a msgpack map, or an array of several that travel together. The sender of a message
+checks whether the other end takes it, since only the sender can say what could not be sent. A request is refused as a
+whole; of a report, for which somebody may wait, what cannot be sent is replaced.
 """
 
 import logging
@@ -9,10 +11,13 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from jdist.core.errors import ProtocolError
+from jdist.core.errors import ProtocolError, UsageError
 from jdist.core.messages.base import Message
+from jdist.core.messages.protocol import instead_of
+from jdist.wire.values.text import encodable
 
 MAX_MESSAGE = 64 * 1024 * 1024  # Bytes of one control message; larger things travel as data.
+MAX_REQUEST = MAX_MESSAGE - (1 << 20)  # Of one that is made anew, with more in it, by those who pass it on.
 
 _log = logging.getLogger("jdist.wire")
 
@@ -22,8 +27,38 @@ _ARRAYS = frozenset(bytes([first]) for first in (*range(0x90, 0xA0), 0xDC, 0xDD)
 
 
 def pack(message: Message) -> bytes:
-    """The message's bytes."""
-    return _encoder.encode(message)
+    """The bytes of a message. Raises UsageError if it is too large, or has what a message cannot carry."""
+    return _encode(message, MAX_REQUEST)
+
+
+def pack_report(message: Message) -> bytes:
+    """The bytes of a message, with escapes and floats for what it cannot carry; b"" if nothing can be sent.
+
+    In place of what is too large, whoever waits for it is told so (see `instead_of`).
+    """
+    try:
+        return _encode(message, MAX_MESSAGE)
+    except UsageError:
+        pass
+    try:
+        return _encode(encodable(msgspec.to_builtins(message, builtin_types=(bytes,))), MAX_MESSAGE)
+    except (UsageError, RecursionError) as e:
+        name, instead = type(message).__name__, instead_of(message, str(e))
+        _log.warning("a %s was not sent: %s", name, e)
+    return b"" if instead is None else _encoder.encode(instead)
+
+
+def _encode(value: object, limit: int) -> bytes:
+    try:
+        data = _encoder.encode(value)
+    except UnicodeEncodeError as e:
+        at = str(e.object)[max(0, e.start - 20) : e.start + 20]
+        raise UsageError(f"text that is not valid Unicode cannot be sent: {at!r}") from None
+    except (OverflowError, RecursionError) as e:
+        raise UsageError(f"a message cannot be sent: {e}") from None
+    if len(data) > limit:
+        raise UsageError(f"a message of {len(data):,} bytes cannot be sent: the limit is {limit:,}")
+    return data
 
 
 def join(messages: Sequence[bytes]) -> bytes:

@@ -13,6 +13,7 @@ from jdist.core.outcome import ErrorInfo
 from jdist.core.remedy import Remedy
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, inline, summarize
+from jdist.wire.values.text import shortened
 from jdist.worker.cells import script
 from jdist.worker.cells.cuda_context import CudaContext
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
@@ -24,6 +25,9 @@ from jdist.worker.queries.introspection import near_miss
 
 _USAGE = 2  # The exit code of argparse and others for a wrong command line; a cell has none.
 _SCRIPT = (Remedy("run", "run a script with command-line arguments; a cell has none", name="FILE --option value"),)
+_LONGEST = 100_000  # Characters of an error's text, and of a part of its traceback.
+_LONGEST_TRACEBACK = 400_000
+_LONGEST_NAME = 1000
 _ECHOING = ("RuntimeError", "DistBackendError", "DistNetworkError")  # Errors that report a peer's broken connection.
 _ECHOES = (
     *LOST_CONNECTION,
@@ -61,18 +65,13 @@ def _without_content(value: Any) -> PayloadWire:
     summary, failure = guarded(lambda: summarize(value))
     if summary is None:  # the user's own __len__ or attributes
         summary = f"{type(value).__name__} (that cannot be described: {type(failure).__name__})"
-    return PayloadWire(b"", (), nbytes or 0, _printable(summary))
-
-
-def _printable(text: str) -> str:
-    """``text`` without the lone surrogates that stand for bytes which are no UTF-8: they cannot be sent."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return PayloadWire(b"", (), nbytes or 0, shortened(summary, _LONGEST))
 
 
 def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     """The exception with IPython's own rendering of its traceback, and the cell line it came through."""
     line, source = _cell_line(error, shell)
-    ename = type(error).__name__
+    ename = shortened(type(error).__name__, _LONGEST_NAME, _LONGEST_NAME // 2)
     remedies = error.remedies if isinstance(error, JdistError) else ()
     if isinstance(error, SystemExit) and error.code == _USAGE:
         remedies = _SCRIPT
@@ -80,18 +79,29 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     evalue = f"(an exception whose text raises {type(failure).__name__})" if text is None else text
     if isinstance(error, NameError):
         evalue += near_miss(error, shell.user_ns)
-    frames = tuple(_printable(frame) for frame in last_traceback(shell))
+    frames = _frames(shell)
     return ErrorInfo(
         ename=ename,
-        evalue=_printable(evalue),
+        evalue=shortened(evalue, _LONGEST),
         traceback=frames,
         installed=tuple(map(path_of_shown, frames)),
         cell_line=line,
-        source=None if source is None else _printable(source),
+        source=None if source is None else shortened(source, _LONGEST_NAME, _LONGEST_NAME // 2),
         is_echo=ename in _ECHOING and any(text in evalue.lower() for text in _ECHOES),
         remedies=remedies,
         exit_code=error.code if isinstance(error, script.ScriptExit) else None,
     )
+
+
+def _frames(shell: Any) -> tuple[str, ...]:
+    """IPython's rendering of the traceback, entry by entry; of very much text, the end, with the innermost frames."""
+    rendered = [shortened(frame, _LONGEST) for frame in last_traceback(shell)]
+    first, room = len(rendered), _LONGEST_TRACEBACK
+    while first and room >= len(rendered[first - 1]):
+        first -= 1
+        room -= len(rendered[first])
+    left_out = [f"… {first} parts of the traceback left out …"] if first else []
+    return (*left_out, *rendered[first:])
 
 
 def _cell_line(error: BaseException, shell: Any) -> tuple[int | None, str | None]:

@@ -22,7 +22,7 @@ from jdist.core.messages.base import AGENT_IDENTITY, MESSAGE_ID, Message
 from jdist.core.messages.runs import ExecuteCell, RankDone
 from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
-from jdist.wire.values.frames import pack
+from jdist.wire.values.frames import pack_report
 from jdist.worker.cells.children import Children
 from jdist.worker.cells.cuda_context import CudaContext
 from jdist.worker.cells.outcome import outcome_of
@@ -31,7 +31,7 @@ from jdist.worker.compat.ipykernel import allow_input, allows_input, main_lock, 
 from jdist.worker.descriptors import DescriptorReserve
 from jdist.worker.kernel.appearance import remove_prompts
 from jdist.worker.kernel.forked import end_with_cell
-from jdist.worker.kernel.guarded import described
+from jdist.worker.kernel.guarded import described, guarded
 from jdist.worker.kernel.shell import last_error_kept
 from jdist.worker.metrics.publisher import MetricPublisher
 from jdist.worker.observe.observer import RunSpans
@@ -67,6 +67,7 @@ class CellRunner:
         self.context: Callable[[ExecuteCell], AbstractContextManager[None]] = lambda _cell: nullcontext()
         self.on_outcome: Callable[[ExecuteCell, BaseException | None], None] = lambda _cell, _error: None
         self.on_end: Callable[[int], None] = lambda _run: None
+        self.announce_end: Callable[[int], None] = lambda _run: None  # By another way than the output's.
         self.go_without_world: Callable[[str], None] = lambda _reason: None
         self.descriptors = DescriptorReserve()
         self.is_inner = False  # Whether the cell runs in a paused frame of another.
@@ -257,29 +258,44 @@ class CellRunner:
         if cell is None:
             return
         self._streams.restore(has_failed=result is None or not result.success)
+        done, failure = guarded(lambda: self._outcome(cell, result))
+        if done is None:
+            error = ErrorInfo(
+                "NotReported", f"how the cell ended could not be described: {described(failure or Exception())}"
+            )
+            done = RankDone(cell.run, self._worker, "error", self._seconds(), error=error)
+        self._end(done)
+
+    def _outcome(self, cell: ExecuteCell, result: Any) -> RankDone:
         self.on_outcome(cell, result and result.error_in_exec)
         done = outcome_of(result, self._kernel.shell, cell.run, self._worker, self._seconds(), self._cuda)
         span = self.spans.find(cell.run)
         if done.kind == "value" and span is not None:
-            done = structs.replace(done, digests=self.digest_calls(span.began))
-        self._end(done)
+            return structs.replace(done, digests=self.digest_calls(span.began))
+        return done
 
     def _end(self, done: RankDone) -> None:
         if os.getpid() != self._pid:
             end_with_cell(None)
-        if self.has_broken_group():
-            done = structs.replace(done, has_broken_group=True)
-        self._streams.restore()  # also what the value's own code wrote while it was being described
-        self.metrics.end()
-        self._publish("jdist_done", done, self._parent)
-        self._cell = None
-        self.spans.end(done.run)
-        self.on_end(done.run)
-        self.idle.set()
+        try:
+            if self.has_broken_group():
+                done = structs.replace(done, has_broken_group=True)
+            self._streams.restore()  # also what the value's own code wrote while it was being described
+            _, failure = guarded(self.metrics.end)
+            if failure is not None:
+                self._kernel.log.error("metrics of run %d were not sent: %s", done.run, described(failure))
+            self._publish("jdist_done", done, self._parent)
+        finally:
+            self._cell = None
+            self.spans.end(done.run)
+            self.announce_end(done.run)
+            self.on_end(done.run)
+            self.idle.set()
 
     def _publish(self, kind: str, message: Message, parent: dict[str, Any]) -> None:
-        kernel = self._kernel
-        kernel.session.send(kernel.iopub_socket, kind, {}, parent=parent, ident=b"jdist", buffers=[pack(message)])
+        kernel, data = self._kernel, pack_report(message)
+        if data:
+            kernel.session.send(kernel.iopub_socket, kind, {}, parent=parent, ident=b"jdist", buffers=[data])
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began

@@ -5,11 +5,11 @@ traceback that no front end shows. A text of many megabytes is cut before it tra
 import sys
 from typing import Any
 
+from jdist.wire.values.text import shortened
 from jdist.worker.compat.ipykernel import check_format, is_format, unguarded_format
 from jdist.worker.kernel.guarded import described
 
 _LONGEST = 1_000_000  # Characters of a value's text that travel.
-_KEPT = 20_000  # Characters of a longer one, at its beginning and at its end.
 
 
 def adapt(shell: Any) -> None:
@@ -47,6 +47,4 @@ def _telling(formatter: Any) -> Any:
 
 
 def _shortened(text: Any) -> Any:
-    if not isinstance(text, str) or len(text) <= _LONGEST:
-        return text
-    return f"{text[:_KEPT]}\n… {len(text) - 2 * _KEPT:,} characters left out …\n{text[-_KEPT:]}"
+    return shortened(text, _LONGEST) if isinstance(text, str) else text

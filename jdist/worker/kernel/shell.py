@@ -55,7 +55,8 @@ def keep_names(shell: Any, names: Mapping[str, Any]) -> None:
     """Keep ``names``, which change with each world, through ``%reset`` in each of its forms.
 
     They are not the user's own names, so ``%who`` does not list them, and ``%reset_selective`` does not remove them. A
-    full reset binds them again, and so does the start of each cell if one was deleted.
+    full reset binds them again, and so does the start of each cell if one was deleted. It also binds those of IPython's
+    without which no result can be shown (``globals().clear()``).
     """
     magics: Any = shell.magics_manager.registry["NamespaceMagics"]
     start_anew, list_own = shell.init_user_ns, magics.who_ls
@@ -68,6 +69,9 @@ def keep_names(shell: Any, names: Mapping[str, Any]) -> None:
         return [name for name in list_own(parameter_s) if name not in names or shell.user_ns[name] is not names[name]]
 
     def bind_missing(*_: object) -> None:
+        if "_oh" not in shell.user_ns:
+            init_user_ns()
+            shell.user_ns.setdefault("__name__", "__main__")
         shell.user_ns.update((name, value) for name, value in names.items() if name not in shell.user_ns)
 
     shell.init_user_ns = init_user_ns

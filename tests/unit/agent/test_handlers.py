@@ -17,7 +17,8 @@ from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.join_options import JoinOptions
 from jdist.agent.processes.jupyter_messages import KernelMessage
 from jdist.agent.recovery_ledger import RecoveryLedger
-from jdist.agent.relay.iopub import OutputRelay, RankLogs
+from jdist.agent.relay.iopub import OutputRelay
+from jdist.agent.relay.rank_logs import RankLogs
 from jdist.core.import_path import ImportPath
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import CodeSynced, UseImportPath
@@ -146,10 +147,8 @@ def kernel(wanted: StartWorker) -> Any:
 
 
 @pytest.fixture
-def bed(tmp_path: Path) -> typing.Iterator[Bed]:
-    made = Bed(tmp_path)
-    yield made
-    made.logs.close()
+def bed(tmp_path: Path) -> Bed:
+    return Bed(tmp_path)
 
 
 # ---------------------------------------------------------------- the controller's messages

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from jupyter_client.session import Session
 
 from jdist.agent.processes.jupyter_messages import KernelMessage, parse
 from jdist.agent.relay import iopub
-from jdist.agent.relay.iopub import OutputRelay, RankLogs, merge
+from jdist.agent.relay.iopub import OutputRelay, merge
+from jdist.agent.relay.rank_logs import RankLogs
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import Clear, Display, Output, OutputItem, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW
+from jdist.wire.values.frames import MAX_MESSAGE, pack
 
 Make = Callable[..., Any]
 STREAMS = ["stdout", "stderr"]
@@ -63,23 +65,17 @@ class Sent:
         return tails[-1] if tails else None
 
 
-@contextlib.contextmanager
-def opened(path: Path, limit: int) -> Iterator[tuple[OutputRelay, Sent]]:
+def relay_at(path: Path, limit: int = 2000) -> tuple[OutputRelay, Sent]:
     sent = Sent()
-    logs = RankLogs(path)
-    r = OutputRelay(sent, logs)
+    r = OutputRelay(sent, RankLogs(path))
     r.line_limit = limit
-    try:
-        yield r, sent
-    finally:
-        logs.close()
+    return r, sent
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[Callable[..., tuple[OutputRelay, Sent]]]:
-    """Makes relays, with a limit of lines, and closes them."""
-    with contextlib.ExitStack() as stack:
-        yield lambda limit=2000: stack.enter_context(opened(tmp_path, limit))
+def made(tmp_path: Path) -> Callable[..., tuple[OutputRelay, Sent]]:
+    """Makes relays, with a limit of lines."""
+    return functools.partial(relay_at, tmp_path)
 
 
 # ---------------------------------------------------------------- Jupyter's frames
@@ -123,12 +119,12 @@ def test_passed_and_left_out_are_everything(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[str], limit: int, repeat: int, flushes: list[bool]
 ) -> None:
     said = chunks * repeat
-    with opened(tmp_path_factory.mktemp("relay"), limit) as (r, sent):
-        for chunk, flush in zip(said, flushes + [False] * len(said), strict=False):
-            r.record(0, stream(chunk))
-            if flush:
-                r.flush()
-        r.flush()
+    r, sent = relay_at(tmp_path_factory.mktemp("relay"), limit)
+    for chunk, flush in zip(said, flushes + [False] * len(said), strict=False):
+        r.record(0, stream(chunk))
+        if flush:
+            r.flush()
+    r.flush()
     whole = "".join(said)
     passed, tail = sent.text(0), sent.tail(0)
     assert whole.startswith(passed)
@@ -155,10 +151,10 @@ def test_what_passes_does_not_depend_on_how_it_was_cut(
     ends = []
     for _ in range(2):
         cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-        with opened(tmp_path_factory.mktemp("relay"), limit) as (r, sent):
-            for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True):
-                r.record(0, stream(text[a:b]))
-            r.flush()
+        r, sent = relay_at(tmp_path_factory.mktemp("relay"), limit)
+        for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True):
+            r.record(0, stream(text[a:b]))
+        r.flush()
         ends.append((sent.text(0), sent.tail(0)))
     assert ends[0] == ends[1]
 
@@ -264,7 +260,6 @@ def test_streams_and_displays_keep_their_order_within_a_rank(made: Make) -> None
     r.record(0, display({"text/plain": "x"}, transient={"display_id": "d1"}))
     r.record(0, stream("c\n"))
     r.record(0, display({"text/plain": "y"}, "update_display_data", transient={"display_id": "d1"}))
-    r.record(0, KernelMessage("clear_output", 1, msgspec.Raw(b'{"wait": true}'), ()))
     r.record(0, display({"text/plain": "6"}, "execute_result", execution_count=3))
     r.flush()
     assert sent.items() == [
@@ -273,7 +268,6 @@ def test_streams_and_displays_keep_their_order_within_a_rank(made: Make) -> None
         Display((0,), {"text/plain": "x"}, display_id="d1"),
         Text((0,), "stdout", "c\n"),
         Display((0,), {"text/plain": "y"}, display_id="d1", is_update=True),
-        Clear((0,), wait=True),
         Display((0,), {"text/plain": "6"}, is_result=True),
     ]
 
@@ -344,7 +338,9 @@ def test_what_a_display_is_replaced_by_takes_its_room(made: Make) -> None:
     same = {"display_id": "a"}
     r.record(0, display(picture(3 << 20), transient=same))
     for _ in range(5):
+        r.flush()
         r.record(0, display(picture(3 << 20), "update_display_data", transient=same))
+    r.flush()
     r.record(0, display(picture(5 << 20), "update_display_data", transient=same))
     r.record(0, display(picture(3 << 20)))
     r.flush()
@@ -391,3 +387,60 @@ def test_what_is_put_into_an_output_widget_without_capture_is_noted(made: Make) 
         r.record(0, KernelMessage("comm_msg", 1, msgspec.Raw(msgspec.json.encode(content)), ()))
     r.flush()
     assert [item.data for item in sent.items()] == [{WIDGET_VIEW: {}, "text/plain": "Output"}]
+
+
+# ---------------------------------------------------------------- what one message carries
+
+
+def largest(sent: Sent) -> int:
+    return max(len(pack(output)) for output in sent.outputs)
+
+
+def test_what_many_ranks_write_at_once_travels_in_messages_that_the_other_end_takes(made: Make) -> None:
+    r, sent = made(10_000)
+    texts = [f"{rank:02} ".ljust(1_100_000, "é") for rank in range(64)]
+    for rank, text in enumerate(texts):
+        r.record(rank, stream(text))
+    r.flush()
+    assert largest(sent) < MAX_MESSAGE / 2
+    assert all(sent.text(rank) == text for rank, text in enumerate(texts))
+
+
+def test_displays_that_are_cleared_or_updated_before_they_are_sent_do_not_travel(made: Make) -> None:
+    r, sent = made()
+    for n in range(50):
+        r.record(0, stream(f"{n}\n"))
+        r.record(0, KernelMessage("clear_output", 1, msgspec.Raw(b'{"wait": true}'), ()))
+        r.record(0, display({"text/html": f"<i>{n}</i>" + "x" * 2_000_000}))
+        r.record(0, display({"text/plain": f"bar {n}"}, "update_display_data", transient={"display_id": "d"}))
+    r.flush()
+    shown = [i.data for i in sent.items() if isinstance(i, Display)]
+    assert [data.get("text/html", "")[:9] for data in shown] == ["", "<i>49</i>"]
+    assert shown[0] == {"text/plain": "bar 49"}
+    assert largest(sent) < 3_000_000
+    assert sent.text(0) == "".join(f"{n}\n" for n in range(50)), "text is kept, for the outcome"
+
+
+def test_a_clear_at_once_takes_what_waits_and_several_clears_are_one(made: Make) -> None:
+    r, sent = made()
+    r.record(0, display({"text/plain": "a"}))
+    for wait in (True, False, True):
+        r.record(0, KernelMessage("clear_output", 1, msgspec.Raw(msgspec.json.encode({"wait": wait})), ()))
+    r.record(0, display({"text/plain": "b"}))
+    r.flush()
+    assert sent.items() == [Clear((0,), wait=False), Display((0,), {"text/plain": "b"})]
+
+
+def test_a_display_with_numbers_that_no_message_carries_is_shown_with_others(made: Make) -> None:
+    r, sent = made()
+    content = json.dumps({"data": {"application/json": {"n": 2**70, "m": -(2**63)}}, "metadata": {}})
+    r.record(0, KernelMessage("display_data", 1, msgspec.Raw(content.encode()), ()))
+    deep: Any = "leaf"
+    for _ in range(700):
+        deep = [deep]
+    r.record(0, display({"application/json": deep}))
+    r.flush()
+    first, second = sent.items()
+    assert first == Display((0,), {"application/json": {"n": float(2**70), "m": -(2**63)}})
+    assert "nested too deeply" in second.data["text/plain"]
+    assert pack(sent.outputs[0])

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jdist.agent.relay import iopub
-from jdist.agent.relay.iopub import RankLogs
+from jdist.agent.relay import rank_logs
+from jdist.agent.relay.rank_logs import RankLogs
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Iterator[RankLogs]:
-    made = RankLogs(tmp_path)
-    yield made
-    made.close()
+def logs(tmp_path: Path) -> RankLogs:
+    return RankLogs(tmp_path)
 
 
 def test_the_log_holds_everything_and_is_read_from_its_end(logs: RankLogs) -> None:
@@ -59,8 +56,28 @@ def test_bytes_that_are_no_text_are_marked(logs: RankLogs) -> None:
 def test_of_a_log_that_grows_past_the_limit_the_older_half_is_set_aside(
     logs: RankLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iopub, "_LOG_LIMIT", 10)
+    monkeypatch.setattr(rank_logs, "_LOG_LIMIT", 10)
     logs.write(0, "a" * 11)
+    logs.flush()
     logs.write(0, "new\n")
     assert logs.read(0, 5) == "new"
     assert logs.path(0).with_suffix(".old.log").read_text() == "a" * 11
+
+
+def test_what_the_disk_does_not_take_holds_up_nothing_and_is_counted(
+    logs: RankLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = logs.path(0)
+    logs.write(0, "before\n")
+    logs.flush()
+    monkeypatch.setattr(logs, "path", lambda _worker: Path("/dev/full"))
+    for _ in range(2):
+        logs.write(0, "lost\n")
+        logs.flush()
+    monkeypatch.setattr(logs, "path", lambda _worker: path)
+    logs.write(0, "after\n")
+    assert logs.read(0, 5).splitlines() == [
+        "before",
+        "[jdist: 10 bytes are missing here: they could not be written]",
+        "after",
+    ]
