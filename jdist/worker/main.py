@@ -23,6 +23,7 @@ from jdist.worker.compat.ipykernel import (
     flush_when_needed,
     open_pipes,
     poll_until_subscribed,
+    refuse_children,
     remember_subscribers,
     use_own_streams,
 )
@@ -76,6 +77,7 @@ def main(spec_json: bytes) -> NoReturn:
         ignore_cwd=True,  # the kernels that send cells say where modules are: see worker/cells/imports
     )
     app.config.HistoryManager.enabled = False  # no database of what was typed: the notebook has it
+    refuse_children()
     remember_subscribers()
     app.initialize([])
     app.own_streams = sys.stdout, sys.stderr

@@ -14,7 +14,7 @@ from ipykernel.iostream import IOPubThread
 PRIVATE = {
     "ipykernel.kernelbase.Kernel": "_allow_stdin _main_asyncio_lock _post_dummy_stop_aborting_message",
     "ipykernel.ipkernel.IPythonKernel": "_cancel_on_sigint",
-    "ipykernel.iostream.IOPubThread": "_event_pipe _handle_subscription _xpub_stream",
+    "ipykernel.iostream.IOPubThread": "_event_pipe _handle_subscription _is_master_process _really_send _setup_pipe_in _xpub_stream",
     "ipykernel.iostream.OutStream": "_buffers _flush _isatty",
     "ipykernel.zmqshell.ZMQInteractiveShell": "_last_traceback _showtraceback",
     "IPython.core.formatters.BaseFormatter": "_check_return _return_type",
@@ -187,6 +187,23 @@ def open_pipes(thread: Any) -> None:
     """
     thread.io_loop.add_callback(lambda: thread._event_pipe)
     assert thread._event_pipe is not None
+
+
+def refuse_children() -> None:
+    """Have IOPub threads take nothing from forked children; call before the kernel makes its own.
+
+    ipykernel listens for them at a TCP port of the loopback, at which any user of the host can send a message of any
+    size. A rank's children write to file descriptors instead (see `be_silent`).
+    """
+    threads: Any = IOPubThread
+    original = threads._really_send
+
+    def send(thread: Any, message: Any, *args: Any, **options: Any) -> None:
+        if thread._is_master_process():
+            original(thread, message, *args, **options)
+
+    threads._setup_pipe_in = lambda _thread: None
+    threads._really_send = send
 
 
 def remember_subscribers() -> None:
