@@ -37,7 +37,7 @@ from jdist.agent.starters.starter import ForkStarter, Prewarmer, SpawnStarter, S
 from jdist.core.messages.membership import AgentLeaving
 from jdist.core.messages.saving import EndAnnounced
 from jdist.core.settings import BEAT
-from jdist.wire import log
+from jdist.wire import awake_loop, log
 from jdist.wire.processes import become_subreaper, on_exit
 from jdist.wire.transport import directories
 from jdist.wire.transport.invitations import JOINED, Endpoint, JoinLine
@@ -222,4 +222,5 @@ def main(read_line: Any, nproc: int = 0, node_rank: int = -1, fork: bool = True,
 
     ``until``: a process with which the agent ends, though that is not its parent; 0: none.
     """
-    return asyncio.run(_serve(read_line, nproc, node_rank, fork, until))
+    code: int = awake_loop.run(_serve(read_line, nproc, node_rank, fork, until))
+    return code

@@ -17,6 +17,7 @@ from jdist.client.expressions import script_cell
 from jdist.client.profile.options import profile_options
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
+from jdist.wire.awake_loop import AwakeLoop
 from jdist.wire.transport.keys import Connection
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Bridge:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
+        self.loop = AwakeLoop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="jdist-client", daemon=True)
         self._thread.start()
 

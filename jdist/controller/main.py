@@ -20,7 +20,7 @@ import msgspec
 
 from jdist.controller.server import Server
 from jdist.core import __version__
-from jdist.wire import log
+from jdist.wire import awake_loop, log
 from jdist.wire.processes import on_exit
 from jdist.wire.transport import directories, keys
 from jdist.wire.transport.public_port import own_addresses
@@ -97,7 +97,7 @@ def main() -> int:
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=keys.StartController)
     log.configure("controller", level=dict(start.settings.env).get(log.VARIABLE, ""))
     try:
-        asyncio.run(_serve(start))
+        awake_loop.run(_serve(start))
     except BrokenPipeError:
         return 1  # the starter has ended before it heard of this cluster: no node can join it
     except FileExistsError as e:

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import secrets
 import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,6 +58,7 @@ class Server:
         settings, cluster = charter.settings, charter.cluster
         self._charter = charter
         self._on_charter = on_charter
+        self._loop = asyncio.get_running_loop()
         self._zmq = new_context()
         self._gate = KeyGate(self._zmq, self._on_void_line)
         self._keys = PeerKeys(self._gate, charter, on_charter, self._agents)
@@ -75,13 +75,13 @@ class Server:
         self._data.listen(LOOPBACK, charter.data_port)
         if self._public_port is not None:
             self._data.listen_publicly(self._public_port, self._port.tcp_port)
-        self._state = State(settings, cluster, charter.version, time.monotonic(), self._new_life)
+        self._state = State(settings, cluster, charter.version, self._loop.time(), self._new_life)
         if is_again:
             self._state.take_over()
         self._said_void = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_arming = False
-        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[str] = self._loop.create_future()
         self.feed(Tick())
 
     @property
@@ -123,11 +123,11 @@ class Server:
     def end(self, reason: str) -> None:
         """Stop; before that, where sessions are saved by themselves, save for the last time."""
         grace = self._state.model.settings.leave_grace
-        asyncio.get_running_loop().call_later(grace, self.stop, reason)
+        self._loop.call_later(grace, self.stop, reason)
         self.feed(EndRequested(reason))
 
     def stop(self, reason: str) -> None:
-        self._state.begin_step(time.monotonic())
+        self._state.begin_step(self._loop.time())
         for instruction in self._state.stop(reason):
             self._carry_out(instruction)
         self._arm_soon()
@@ -149,7 +149,7 @@ class Server:
         _log.warning("dropped %s, which confirms nothing of what it is sent: %s", peer, why)
         for name, owner in self._state.model.liveness_names.items():
             if owner == peer:
-                asyncio.get_running_loop().call_soon(self.feed, PeerGone(name))  # a step may be under way
+                self._loop.call_soon(self.feed, PeerGone(name))  # a step may be under way
 
     def _on_frames(self, frames: list[bytes]) -> None:
         """Raises ProtocolError for what the port is to drop."""
@@ -173,8 +173,8 @@ class Server:
 
     def _on_void_line(self) -> None:
         """Report an agent that used a void join line; a flood of them is one notice."""
-        if time.monotonic() - self._said_void > _SAY_AGAIN:
-            self._said_void = time.monotonic()
+        if self._loop.time() - self._said_void > _SAY_AGAIN:
+            self._said_void = self._loop.time()
             text = "a node was refused: its join line has expired or was revoked; invite it again"
             self.feed(EdgeNotice(text))
 
@@ -182,7 +182,7 @@ class Server:
         """One step of the fold, for events that came together, and the timer for the next."""
         if self._over.done():
             return
-        self._state.begin_step(time.monotonic())
+        self._state.begin_step(self._loop.time())
         for event in events:
             with self._logging_faults(event):
                 self._state.handle(event)
@@ -203,7 +203,7 @@ class Server:
         """Set the timer, once for all the messages that have come together."""
         if not self._is_arming:
             self._is_arming = True
-            asyncio.get_running_loop().call_soon(self._arm)
+            self._loop.call_soon(self._arm)
 
     def _arm(self) -> None:
         self._is_arming = False
@@ -211,8 +211,8 @@ class Server:
             self._timer.cancel()
         when = None if self._over.done() else self._state.next_wakeup()
         if when is not None:
-            delay = max(0.0, when - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay, self.feed, Tick())
+            delay = max(0.0, when - self._loop.time())
+            self._timer = self._loop.call_later(delay, self.feed, Tick())
 
     def _carry_out(self, instruction: object) -> None:
         match instruction:
