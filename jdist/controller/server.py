@@ -44,6 +44,8 @@ _log = logging.getLogger("jdist.controller")
 
 _SAY_AGAIN = 10.0
 _LONGEST_NAME = 64  # Bytes of a peer's identity.
+_ANSWERED = 2.0  # Seconds in which an agent answers that is alive although its liveness connection has ended.
+_LOOK_AGAIN = 0.02
 _LAST_WORDS = 1.0  # Seconds for the last messages to leave.
 
 _from_agent: Unpacker[Any] = Unpacker(AgentMessage)
@@ -71,6 +73,8 @@ class Server:
             self._gate.close()
             raise
         self._streams = PeerStreams(self._port.send, self._on_overrun)
+        self._streams.on_answer = self._on_answer
+        self._doubted: dict[str, str] = {}  # Agents that may be dead, with the liveness connections that have ended.
         self._data = DataServer(cluster, self._on_life_end)
         self._data.listen(LOOPBACK, charter.data_port)
         if self._public_port is not None:
@@ -138,8 +142,34 @@ class Server:
         return name
 
     def _on_life_end(self, name: str, is_dead: bool) -> None:
+        peer = self._state.model.liveness_names.get(name, "")
+        if is_dead and peer in self._agents():
+            # It may have been ended by what lies between: then the agent is still connected, and answers.
+            self._doubted[peer] = name
+            self._streams.probe(peer)
+            self._resolve_doubt(peer, name, self._loop.time() + _ANSWERED)
+        else:
+            self._end_life(name, is_dead=is_dead)
+
+    def _end_life(self, name: str, *, is_dead: bool) -> None:
         self._data.forget_all(self._state.model.liveness_names.get(name, ""))
         self.feed(PeerGone(name, is_dead))
+
+    def _resolve_doubt(self, peer: str, name: str, until: float) -> None:
+        """Take an agent to be dead once there is no connection to it, or if it has not answered in time."""
+        if self._doubted.get(peer) != name:
+            return
+        if self._streams.is_connected(peer) and self._loop.time() < until:
+            self._loop.call_later(_LOOK_AGAIN, self._resolve_doubt, peer, name, until)
+        else:
+            del self._doubted[peer]
+            self._end_life(name, is_dead=True)
+
+    def _on_answer(self, peer: str) -> None:
+        """An agent lives whose liveness connection has ended."""
+        name = self._doubted.pop(peer, "")
+        if name:
+            self._end_life(name, is_dead=False)
 
     def _agents(self) -> set[str]:
         return {n.agent for n in self._state.model.world.nodes.values()}

@@ -8,7 +8,7 @@ from jdist.core.errors import Overrun, ProtocolError
 from jdist.core.messages.base import Message
 from jdist.wire.transport.outbox import Outbox
 from jdist.wire.transport.sockets import Frames
-from jdist.wire.transport.streams import KEPT_BYTES, MESSAGE, Stream, read_head, unknown
+from jdist.wire.transport.streams import AGAIN, BACK, KEPT_BYTES, MESSAGE, Stream, read_head, unknown
 from jdist.wire.values.frames import pack_report
 
 _MOST = 8192  # Peers at a time.
@@ -25,9 +25,10 @@ class PeerStreams:
     A peer that takes nothing of what it is sent is given up: ``on_overrun`` is called with its name and the reason.
     """
 
-    def __init__(self, send: Callable[[Frames], object], on_overrun: Callable[[str, str], object]):
+    def __init__(self, send: Callable[[Frames], bool], on_overrun: Callable[[str, str], object]):
         self._send_frames = send
         self._on_overrun = on_overrun
+        self.on_answer: Callable[[str], object] = lambda _peer: None  # Called when a peer has answered `probe`.
         self._peers: dict[str, _Peer] = {}
 
     def receive(self, peer: str, frames: Frames) -> bytes:
@@ -52,7 +53,18 @@ class PeerStreams:
             return b""
         for answer in answers:
             self._put(peer, answer)
+        if head.kind == BACK:
+            self.on_answer(peer)
         return payload
+
+    def probe(self, peer: str) -> None:
+        """Have the peer answer, if it lives."""
+        if peer in self._peers:
+            self._put(peer, self._peers[peer].stream.note(kind=AGAIN))
+
+    def is_connected(self, peer: str) -> bool:
+        """Whether there is a connection to the peer, as far as is known now."""
+        return peer in self._peers and self._put(peer, self._peers[peer].stream.note())
 
     def send(self, peer: str, message: Message) -> None:
         """Send, with what else the peer is sent in this turn; if the connection is broken, again when it is back."""
@@ -84,5 +96,5 @@ class PeerStreams:
         if known is not None:
             known.outbox.flush()  # such as why
 
-    def _put(self, peer: str, frames: Frames) -> None:
-        self._send_frames([peer.encode(), *frames])
+    def _put(self, peer: str, frames: Frames) -> bool:
+        return self._send_frames([peer.encode(), *frames])

@@ -14,7 +14,8 @@ from ipykernel.iostream import IOPubThread
 PRIVATE = {
     "ipykernel.kernelbase.Kernel": "_allow_stdin _main_asyncio_lock _post_dummy_stop_aborting_message",
     "ipykernel.ipkernel.IPythonKernel": "_cancel_on_sigint",
-    "ipykernel.iostream.IOPubThread": "_event_pipe _handle_subscription _is_master_process _really_send _setup_pipe_in _xpub_stream",
+    "ipykernel.iostream.IOPubThread": "_event_pipe _handle_subscription _is_master_process _really_send "
+    "_setup_pipe_in _xpub_stream",
     "ipykernel.iostream.OutStream": "_buffers _flush _isatty",
     "ipykernel.zmqshell.ZMQInteractiveShell": "_last_traceback _showtraceback",
     "IPython.core.formatters.BaseFormatter": "_check_return _return_type",

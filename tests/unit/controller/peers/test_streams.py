@@ -13,12 +13,22 @@ from jdist.wire.transport.streams import MESSAGE, Stream, read_head
 from jdist.wire.values.frames import pack, split
 
 
+def taken_by(sent: list[Frames]) -> Callable[[Frames], bool]:
+    """Sends by putting frames into a list."""
+
+    def send(frames: Frames) -> bool:
+        sent.append(frames)
+        return True
+
+    return send
+
+
 def after(*actions: Callable[[PeerStreams], object]) -> list[Frames]:
     """What has been sent when the actions, all of one turn, and the turn after them are over."""
     sent: list[Frames] = []
 
     async def main() -> None:
-        streams = PeerStreams(sent.append, lambda peer, why: None)
+        streams = PeerStreams(taken_by(sent), lambda peer, why: None)
         for peer in ("a-0", "a-1"):
             streams.receive(peer, Stream(1).message(b"hello"))
         for action in actions:
@@ -50,7 +60,7 @@ def test_what_is_said_last_leaves_before_the_end() -> None:
     sent: list[Frames] = []
 
     async def main() -> None:
-        streams = PeerStreams(sent.append, lambda peer, why: None)
+        streams = PeerStreams(taken_by(sent), lambda peer, why: None)
         streams.receive("a-0", Stream(1).message(b"hello"))
         streams.send("a-0", Ack())
         streams.flush()
