@@ -15,11 +15,12 @@ from jupyter_core.paths import jupyter_runtime_dir
 
 from jdist.core.errors import ProtocolError, UsageError, nearest
 from jdist.core.remedy import Remedy
-from jdist.wire.processes import has_ended
+from jdist.wire.processes import has_ended, host_id
 from jdist.wire.transport.keys import CHARTER_AGE, Charter, Connection, charter_path, read_charter, read_connection
 
 _CONNECT_TIMEOUT = 2.0
 _FORGOTTEN = 3600.0  # Seconds without a sign of life after which another host's cluster is a leftover.
+_EARLIER = 12 * CHARTER_AGE  # The same for one of a host of this name.
 
 
 def directory() -> Path:
@@ -57,14 +58,14 @@ def here() -> dict[str, Connection]:
 
 
 def is_here(connection: Connection) -> bool:
-    """Whether the cluster's controller is on this host."""
-    return connection.hostname in ("", socket.gethostname())
+    """Whether the cluster's controller is on this host, where its process can be seen."""
+    return connection.host_id in ("", host_id())
 
 
 def _reach(connection: Connection) -> Connection | None:
     """The connection as it is used from this host, if the controller listens."""
-    if is_here(connection):
-        return connection if listens(connection) else None
+    if is_here(connection):  # another process may have taken the port of one that has died
+        return connection if not _has_ended(connection) and listens(connection) else None
     port = connection.public_port
     for address in connection.addresses:
         there = msgspec.structs.replace(connection, host=address, control_port=port, data_port=port)
@@ -86,7 +87,7 @@ def _beyond() -> dict[str, str]:
 def restartable() -> dict[str, Connection]:
     """Clusters whose controller has died and can be started again from here, by name, newest first."""
     readable = [c for _, c in _files() if isinstance(c, Connection)]
-    return {c.name: c for c in readable if restart_time(c) > 0 and not listens(c)}
+    return {c.name: c for c in readable if restart_time(c) > 0}
 
 
 def unreadable() -> dict[str, str]:
@@ -100,14 +101,14 @@ def charter_of(connection: Connection) -> Charter | None:
         charter = read_charter(charter_path(directory(), connection.name))
     except (ProtocolError, FileNotFoundError):
         return None
-    is_its_own = charter.cluster == connection.cluster and charter.hostname == socket.gethostname()
+    is_its_own = charter.cluster == connection.cluster and charter.host_id == host_id()
     return charter if is_its_own else None
 
 
 def restart_time(connection: Connection) -> float:
     """For about how many seconds the controller can still be started again; 0 if it is alive or cannot be."""
     charter = charter_of(connection)
-    if charter is None or not has_ended(connection.pid):
+    if charter is None or not _has_ended(connection):
         return 0.0
     gone = time.time() - _modified(charter_path(directory(), connection.name))
     return max(0.0, charter.settings.agent_grace - max(0.0, gone - CHARTER_AGE))
@@ -146,9 +147,9 @@ def find(name: str | None) -> Connection:
 
 
 def free_name() -> str:
-    """A name that no cluster has: c1, c2, …"""
-    taken = {c.name for _, c in _files() if isinstance(c, Connection) and not is_here(c)}
-    taken |= (connections() | restartable()).keys()
+    """A name that no connection file has: c1, c2, …"""
+    connections()  # removes leftovers
+    taken = {path.stem.removeprefix("jdist-") for path, _ in _files()}
     return next(f"c{n}" for n in range(1, len(taken) + 2) if f"c{n}" not in taken)
 
 
@@ -168,9 +169,14 @@ def listens(connection: Connection) -> bool:
         return False
 
 
+def _has_ended(connection: Connection) -> bool:
+    return has_ended(connection.pid, connection.started)
+
+
 def _is_leftover(connection: Connection) -> bool:
-    """Whether its controller ran on this host and its process is gone."""
+    """Whether its controller ran on this host and its process is gone, or has given no sign of life elsewhere."""
     if is_here(connection):
-        return has_ended(connection.pid)
+        return _has_ended(connection)
     touched = _modified(charter_path(directory(), connection.name))  # 0: it was copied here without its charter
-    return 0 < touched < time.time() - _FORGOTTEN
+    is_earlier = connection.hostname == socket.gethostname()  # This host before it, or its container, began anew.
+    return 0 < touched < time.time() - (_EARLIER if is_earlier else _FORGOTTEN)

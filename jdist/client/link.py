@@ -8,13 +8,13 @@ import contextlib
 import functools
 import logging
 import os
-import socket
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 from msgspec import structs
 
+from jdist.client import find
 from jdist.core import __version__
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, UsageError
 from jdist.core.messages.base import PROTOCOL, Message, Progress, QueryFailed
@@ -34,7 +34,7 @@ from jdist.core.messages.runs import RunAccepted
 from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, Stopped
 from jdist.core.remedy import Remedy
 from jdist.wire import log
-from jdist.wire.processes import has_ended
+from jdist.wire.processes import has_ended, start_time
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
 from jdist.wire.transport.outbox import Outbox
@@ -94,12 +94,13 @@ class Link:
         try:
             async with asyncio.timeout(HELLO_TIMEOUT):
                 attached = await self._attached
-                self.connection = structs.replace(self.connection, pid=attached.pid)
+                is_here = find.is_here(self.connection)
+                started = start_time(attached.pid) if is_here else 0
+                self.connection = structs.replace(self.connection, pid=attached.pid, started=started)
                 while self.facts is None:
                     await self._changed.wait()
             self._liveness = await dial_liveness(address, attached.liveness_name, self._liveness_ended)
-            is_here = self.connection.hostname == socket.gethostname() and not has_ended(attached.pid)
-            self._local_pid = attached.pid if is_here else 0
+            self._local_pid = attached.pid if is_here and started else 0
         except OSError as e:
             self.close()
             at = f"{self.connection.host}:{self.connection.control_port}"
@@ -150,7 +151,7 @@ class Link:
 
     def _has_process_ended(self) -> bool:
         """Whether the controller's process is known to have ended; it is not known of one on another host."""
-        return self._local_pid != 0 and has_ended(self._local_pid)
+        return self._local_pid != 0 and has_ended(self._local_pid, self.connection.started)
 
     def give_up(self, reason: str, *, is_final: bool) -> None:
         """Record why the controller could not be started again; ``is_final``: no further attempt can succeed."""

@@ -21,7 +21,7 @@ import msgspec
 from jdist.controller.server import Server
 from jdist.core import __version__
 from jdist.wire import awake_loop, log
-from jdist.wire.processes import on_exit
+from jdist.wire.processes import host_id, on_exit
 from jdist.wire.transport import directories, keys
 from jdist.wire.transport.public_port import own_addresses
 from jdist.wire.values.segments import sweep
@@ -34,8 +34,8 @@ async def _serve(start: keys.StartController) -> None:
     is_again, settings, directory = start.charter is not None, start.settings, Path(start.directory)
     charter = start.charter
     if charter is None:
-        cluster, host, pairs = keys.new_cluster_id(), socket.gethostname(), (keys.KeyPair.make(), keys.KeyPair.make())
-        charter = keys.Charter(settings, cluster, __version__, host, 0, 0, *pairs)
+        host, pairs = (socket.gethostname(), host_id()), (keys.KeyPair.make(), keys.KeyPair.make())
+        charter = keys.Charter(settings, keys.new_cluster_id(), __version__, *host, 0, 0, *pairs)
     name, cluster = charter.settings.name, charter.cluster
     path, beside = keys.connection_path(directory, name), keys.charter_path(directory, name)
 

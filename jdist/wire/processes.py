@@ -11,6 +11,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_START_TIME = 19  # Place of the start time in a process's ``stat``, counted from its state.
 _JOB_END = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -50,17 +51,34 @@ def set_name(name: str) -> None:
         Path(f"/proc/self/task/{os.getpid()}/comm").write_bytes(name.encode()[:15])
 
 
-def has_ended(pid: int) -> bool:
-    """Whether a process of this host has ended, even if its parent has not waited for it yet."""
+def has_ended(pid: int, started: int = 0) -> bool:
+    """Whether a process of this host has ended, even if its parent has not waited for it yet.
+
+    ``started``: its `start_time`, if that is known; a process with another has only been given the same number.
+    """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as f:
-            return f.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        fields = _stat(pid)
+        return fields[0] in (b"Z", b"X") or started not in (0, int(fields[_START_TIME]))
     except (FileNotFoundError, ProcessLookupError):  # the second, if it is reaped after the file was opened
         import psutil
 
         return os.path.exists("/proc/self/stat") or not psutil.pid_exists(pid)
     except OSError:
         return False
+
+
+def start_time(pid: int) -> int:
+    """When a process of this host was started, in clock ticks since the boot; 0 if that cannot be had."""
+    try:
+        return int(_stat(pid)[_START_TIME])
+    except OSError:
+        return 0
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of a process's ``stat``, from its state on. Raises OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as f:
+        return f.read().rpartition(b")")[2].split()
 
 
 def on_exit(pid: int, callback: Callable[[], None]) -> None:
@@ -88,6 +106,18 @@ def surroundings(pid: int) -> tuple[str, dict[str, str]]:
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     named = (os.fsdecode(each).partition("=") for each in variables if each)
     return os.readlink(f"/proc/{pid}/cwd"), {name: value for name, _, value in named}
+
+
+def host_id() -> str:
+    """What this process's numbers of processes are unique in: a boot of a host, and a pid namespace. "" if unknown.
+
+    The name of a host is no such thing: a container that is made again has the same name, but other processes.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+    return f"{boot}/{pid_namespace():x}"
 
 
 def pid_namespace() -> int:

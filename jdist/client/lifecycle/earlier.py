@@ -76,7 +76,7 @@ async def find_earlier(settings: Settings, *, is_named: bool) -> tuple[list[Earl
         origin = None if charter is None else charter.origin
         if own is None or charter is None or origin is None or not own.is_of_same_notebook(origin):
             continue
-        if origin.pid == own.pid or not has_ended(origin.pid):
+        if origin.pid == own.pid or not has_ended(origin.pid, origin.started):
             continue
         if not is_same_start(settings, charter.settings, is_named=is_named):
             notices.append(_left(name, "runs on: it was started with other options"))

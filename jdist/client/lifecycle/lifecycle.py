@@ -111,7 +111,7 @@ class ClusterLifecycle:
         if charter is not None and (is_dead or not find.listens(connection)):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT):
-                    while not has_ended(connection.pid):  # noqa: ASYNC110 — that triggers no event here
+                    while not has_ended(connection.pid, connection.started):  # noqa: ASYNC110 — that triggers no event here
                         await asyncio.sleep(0.01)
         if find.restart_time(connection) <= 0:
             charter = None  # its controller is alive, or cannot be started again from here

@@ -6,6 +6,7 @@ import sys
 
 from jdist.core.launchers.task import WORKER
 from jdist.core.messages.status import Origin
+from jdist.wire.processes import start_time
 
 OWNERS = ("notebook", "python")  # Kinds of the clients that a notebook uses its clusters by.
 
@@ -19,4 +20,5 @@ def this_notebook() -> Origin | None:
     # The Jupyter server sets the variable, VS Code the name.
     notebook = os.environ.get("JPY_SESSION_NAME") or names.get("__vsc_ipynb_file__", "")
     visited = names.get("_dh") or [os.getcwd()]  # the directory may have been changed since the kernel began
-    return Origin(str(notebook), str(visited[0]), socket.gethostname(), os.getpid())
+    pid = os.getpid()
+    return Origin(str(notebook), str(visited[0]), socket.gethostname(), pid, start_time(pid))

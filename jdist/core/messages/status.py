@@ -22,6 +22,7 @@ class Origin(Struct, frozen=True):
     directory: str  # In which its kernel was started.
     hostname: str
     pid: int  # The kernel's.
+    started: int = 0  # The kernel's start time: with it, another process with its pid is not taken for it.
     is_shared: bool = False  # Another program has attached to the cluster since.
 
     def is_of_same_notebook(self, other: "Origin") -> bool:

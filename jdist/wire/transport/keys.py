@@ -19,6 +19,7 @@ from msgspec import Struct
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.status import Origin
 from jdist.core.settings import Settings
+from jdist.wire.processes import start_time
 
 S = TypeVar("S", bound=Struct)
 
@@ -62,6 +63,8 @@ class Connection(Struct, frozen=True):
     pid: int
     version: str
     hostname: str = ""  # The controller's host, on which `host` and the two ports are.
+    host_id: str = ""  # Tells it apart from others of that name, also in time (see wire/processes).
+    started: int = 0  # The controller's start time: with it, another process with its pid is not taken for it.
     addresses: tuple[str, ...] = ()  # That host's addresses at which clients on other hosts reach `public_port`.
     public_port: int = 0  # 0: it is closed, and only clients on the controller's host reach it.
 
@@ -72,7 +75,8 @@ class Charter(Struct, frozen=True):
     settings: Settings
     cluster: str
     version: str
-    hostname: str  # The controller's host: only there its ports are the same.
+    hostname: str
+    host_id: str  # The controller's host: only there its ports are the same.
     control_port: int
     data_port: int
     keys: KeyPair
@@ -91,6 +95,8 @@ class Charter(Struct, frozen=True):
             pid=pid,
             version=self.version,
             hostname=self.hostname,
+            host_id=self.host_id,
+            started=start_time(pid),
             addresses=addresses if self.public_port else (),
             public_port=self.public_port,
         )

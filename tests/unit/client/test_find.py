@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from jdist.client import find
 from jdist.core.errors import UsageError
 from jdist.core.settings import Settings
+from jdist.wire.processes import host_id, start_time
 from jdist.wire.transport.keys import (
     CHARTER_AGE,
     Charter,
@@ -35,10 +37,11 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write(runtime: Path, name: str, port: int, pid: int, host: str = "127.0.0.1") -> Path:
+def write(runtime: Path, name: str, port: int, pid: int, **more: Any) -> Path:
     path = connection_path(runtime, name)
-    public = KeyPair.make().public
-    connection = Connection(name, new_cluster_id(), host, port, port, public, KeyPair.make(), pid, "1")
+    at, public = ("127.0.0.1", port, port), KeyPair.make().public
+    host = {"hostname": socket.gethostname(), "host_id": host_id()}
+    connection = Connection(name, new_cluster_id(), *at, public, KeyPair.make(), pid, "1", **(host | more))
     write_keys(path, connection, replace=False)
     return path
 
@@ -71,17 +74,40 @@ def test_a_controller_that_listens_is_found(runtime: Path) -> None:
         assert find.free_name() == "c2"
 
 
+def test_a_process_that_has_only_got_the_controllers_number_is_not_the_controller(runtime: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # and another that has got its port
+        port = server.getsockname()[1]
+        path = write(runtime, "c1", port, os.getpid(), started=start_time(os.getpid()) - 1)
+        beside = write_charter_beside(path)
+        assert find.connections() == {}
+        assert list(find.restartable()) == ["c1"]
+        beside.unlink()
+        assert find.connections() == {}
+        assert not path.exists()
+
+
+def test_the_file_of_an_earlier_container_of_this_name_keeps_nobody_from_starting(runtime: Path) -> None:
+    path = write(runtime, "c1", closed_port(), os.getpid(), host_id="earlier")
+    beside = write_charter_beside(path, age=30.0)
+    assert find.connections() == {}
+    assert find.restart_time(read_connection(path)) == 0.0, "its agents are gone as well"
+    assert find.free_name() == "c2"
+    os.utime(beside, (0.0, time.time() - 90.0))
+    assert find.free_name() == "c1"
+    assert not path.exists()
+
+
 # ---------------------------------------------------------------- controllers that may be started again
 
 GRACE = 60.0
 
 
-def write_charter_beside(path: Path, age: float = 0.0, hostname: str = "") -> Path:
+def write_charter_beside(path: Path, age: float = 0.0) -> Path:
     """A charter for the cluster of a connection file, last touched so many seconds ago."""
     c = read_connection(path)
     settings = Settings(name=c.name, agent_grace=GRACE)
     keys = KeyPair.make()
-    charter = Charter(settings, c.cluster, "1", hostname or socket.gethostname(), 1, 2, keys, keys)
+    charter = Charter(settings, c.cluster, "1", c.hostname, c.host_id, 1, 2, keys, keys)
     beside = charter_path(path.parent, c.name)
     write_keys(beside, charter, replace=True)
     then = time.time() - age
@@ -120,8 +146,8 @@ def test_one_that_is_gone_for_longer_than_its_agents_wait_is_a_leftover(runtime:
 
 
 def test_one_of_another_host_or_another_cluster_cannot_be_started_again_here(runtime: Path, ended: int) -> None:
-    path = write(runtime, "c1", closed_port(), ended)
-    write_charter_beside(path, hostname="elsewhere")
+    path = write(runtime, "c1", closed_port(), ended, hostname="elsewhere", host_id="elsewhere")
+    write_charter_beside(path)
     assert find.restart_time(read_connection(path)) == 0.0
     other = write_charter_beside(write(runtime, "c2", closed_port(), ended))
     other.rename(charter_path(runtime, "c1"))
@@ -150,7 +176,7 @@ def test_the_files_of_a_start_that_failed_go_at_once(runtime: Path, ended: int) 
 
 def write_elsewhere(runtime: Path, name: str, port: int, addresses: tuple[str, ...] = ("127.0.0.1",)) -> Path:
     path = write(runtime, name, closed_port(), os.getpid())
-    there = {"hostname": "elsewhere", "addresses": addresses, "public_port": port}
+    there = {"hostname": "elsewhere", "host_id": "elsewhere", "addresses": addresses, "public_port": port}
     write_keys(path, msgspec.structs.replace(read_connection(path), **there), replace=True)
     return path
 
@@ -183,6 +209,6 @@ def test_one_of_another_host_is_a_leftover_once_it_gave_no_sign_for_an_hour(
     runtime: Path, age: float, is_kept: bool
 ) -> None:
     path = write_elsewhere(runtime, "c1", 0)
-    write_charter_beside(path, age=age, hostname="elsewhere")
+    write_charter_beside(path, age=age)
     assert find.connections() == {}
     assert path.exists() is is_kept

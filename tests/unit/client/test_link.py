@@ -229,7 +229,7 @@ def test_a_connection_that_is_reset_says_nothing_unless_the_process_is_known_to_
     is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "_LAST_WORDS", 0.0)
-    monkeypatch.setattr(link_module, "has_ended", lambda _: True)
+    monkeypatch.setattr(link_module, "has_ended", lambda *_: True)
 
     async def scenario() -> Link:
         link = Answered(lambda _: [])

@@ -116,11 +116,11 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], lis
     ) -> tuple[list[str], list[str]]:
         old = old or started()
         connection = Connection("c1", "0" * 12, "127.0.0.1", 1, 1, KEYS.public, KEYS, 1, "1")
-        charter = Charter(old, connection.cluster, "1", "host", 1, 1, KEYS, KEYS, origin=origin)
+        charter = Charter(old, connection.cluster, "1", "host", "", 1, 1, KEYS, KEYS, origin=origin)
         monkeypatch.setattr(find, "here", lambda: {"c1": connection})
         monkeypatch.setattr(find, "charter_of", lambda _: charter)
         monkeypatch.setattr(earlier_module, "this_notebook", lambda: options.pop("own", HERE))
-        monkeypatch.setattr(earlier_module, "has_ended", lambda pid: pid != LIVES)
+        monkeypatch.setattr(earlier_module, "has_ended", lambda pid, _started: pid != LIVES)
         monkeypatch.setattr(earlier_module, "ClusterLifecycle", Ended)
         Ended.ends, Ended.report = [], report
         told: list[Progress] = []
