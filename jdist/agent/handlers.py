@@ -51,6 +51,7 @@ _FOR_WORKERS = (
     debug.ResumeRanks,
     saving.PrepareSave,
     saving.SaveAt,
+    saving.GiveUpSave,
 )
 
 _from_controller: Unpacker[Any] = Unpacker(ToAgent)

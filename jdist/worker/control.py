@@ -26,7 +26,7 @@ from jdist.core.messages.membership import EndOverdue, RequestHandover, Shutdown
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
 from jdist.core.messages.runs import AbortRun, CellEnded, ExecuteCell, HandlerRun, InterruptHeard
-from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveAt
+from jdist.core.messages.saving import GiveUpSave, KeepAutosave, PrepareSave, SaveAt
 from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
@@ -197,6 +197,7 @@ class ControlThread:
             KeepAutosave: self._handle_keep_autosave,
             PrepareSave: self._points.prepare,
             SaveAt: self._points.bind,
+            GiveUpSave: lambda message: self._spawn(self._saving.give_up, message.save),
             CodeSynced: lambda message: imports.record_synced(message.folders, message.changed),
             UseImportPath: lambda message: imports.use(message.path),
             RequestHandover: lambda _: self._spawn(self._handover.end),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node, Rank
-from jdist.core.messages.saving import PartSaved, SaveEnded, SaveStarted
+from jdist.core.messages.saving import GiveUpSave, PartSaved, SaveEnded, SaveStarted
 
 _ALL_BEGUN = 60.0  # Seconds after the first rank's beginning in which every other must have begun.
 
@@ -100,6 +100,9 @@ class Saves:
         ended = SaveEnded(number, error=error)
         if not error and done is not None:
             ended = SaveEnded(number, done.folder, nbytes=done.nbytes, seconds=save.seconds)
+        if ended.error:
+            for node, workers in self._model.world.workers_by_node(self._model.world.ranks).items():
+                self._model.send_to_node(node, GiveUpSave(number, workers))
         self.last = self._model.now, ended
         self._model.broadcast(ended)
         self.on_end(ended)

@@ -73,6 +73,13 @@ class SaveAt(Message, frozen=True):
     options: SaveOptions | None = None
 
 
+class GiveUpSave(Message, frozen=True):
+    """A save cannot be completed: remove what these workers have written of it."""
+
+    save: str
+    workers: tuple[int, ...]
+
+
 class SaveStarted(Message, frozen=True):
     """A worker has copied its part of a save and begins to write it."""
 
@@ -116,6 +123,6 @@ class SaveStatus(Struct, frozen=True):
 ClientMessage = Autosave
 WorkerMessage = SavePoint | SaveStarted | PartSaved
 AgentMessage = WorkerMessage | EndAnnounced
-ToAgent = KeepAutosave | PrepareSave | SaveAt | MayLeave
-ToWorker = KeepAutosave | PrepareSave | SaveAt
+ToAgent = KeepAutosave | PrepareSave | SaveAt | GiveUpSave | MayLeave
+ToWorker = KeepAutosave | PrepareSave | SaveAt | GiveUpSave
 ToClient = SaveEnded

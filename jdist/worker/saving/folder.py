@@ -7,14 +7,23 @@
                     names/rank-3.msgpack    rank 3's other names, and where its tensors are
                     tensors/                a checkpoint of torch.distributed.checkpoint
     DIR/.writing-ID/                        the same while it is being written
+
+Each rank that writes holds a shared lock on a file in ``.writing-ID``. A folder that nobody holds is abandoned: its
+ranks have died, and whoever begins the next save there removes it. A save gets its number at its end, so that two
+clusters may save into one folder.
 """
 
 import contextlib
+import errno
+import fcntl
+import math
 import os
 import re
 import shutil
+import socket
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from jdist.core.errors import UsageError
@@ -23,7 +32,8 @@ from jdist.core.manifest import MANIFEST
 _SAVE = re.compile(r"save-(\d{6,})")
 _WRITING = ".writing-"
 _COMPLETING = "parts.complete"
-_STALE = 24 * 3600.0  # Seconds after which what has not been completed is taken for abandoned.
+_IN_USE = "in-use"
+_STALE = 24 * 3600.0  # Seconds after which it is taken for abandoned where files cannot be locked.
 
 TENSORS = "tensors"
 ALL = "names/all.msgpack"
@@ -40,17 +50,61 @@ def part_file(rank: int) -> str:
 
 
 def begin(directory: Path, save: str) -> tuple[Path, Path]:
-    """Make the folder to write to; it, and what it will be called. Raises UsageError."""
+    """Make the folder to write to; it, and what it will probably be called. Raises UsageError."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         check_own(directory)
+        sweep(directory)
         writing = directory / f"{_WRITING}{save}"
         for inner in (writing, writing / "names", writing / "parts", writing / TENSORS):
             inner.mkdir(mode=0o700)
     except OSError as e:
         raise UsageError(f"{directory} cannot be written to: {e.strerror or e}") from e
+    return writing, next_save(directory)
+
+
+def next_save(directory: Path) -> Path:
+    """What the next save in a directory is to be called."""
     numbers = [number for number, _ in saves(directory)]
-    return writing, directory / f"save-{max(numbers, default=0) + 1:06d}"
+    return directory / f"save-{max(numbers, default=0) + 1:06d}"
+
+
+def hold(writing: Path) -> int:
+    """Hold the folder, as one of those that write to it; a descriptor whose closing ends that. Raises UsageError."""
+    try:
+        fd = os.open(writing / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as e:
+        raise UsageError(f"{socket.gethostname()} cannot write into {writing.parent}: {e.strerror}") from e
+    with contextlib.suppress(OSError):  # there are file systems without locks
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    if not os.fstat(fd).st_nlink:
+        os.close(fd)
+        raise UsageError(f"{writing} has been removed")
+    return fd
+
+
+def sweep(directory: Path) -> None:
+    """Remove what ranks that have died have left of saves that they had not completed."""
+    for left in directory.glob(f"{_WRITING}*"):
+        if _is_abandoned(left):
+            discard(left)
+
+
+def _is_abandoned(writing: Path) -> bool:
+    try:
+        with open(writing / _IN_USE, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except BlockingIOError:
+        return False
+    except OSError:  # it is just being made, or its file system has no locks
+        return time.time() - _modified(writing) > _STALE
+
+
+def _modified(path: Path) -> float:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return math.inf
 
 
 def saves(directory: Path) -> list[tuple[int, Path]]:
@@ -73,22 +127,31 @@ def is_first_to_complete(writing: Path) -> bool:
     return True
 
 
-def commit(writing: Path, final: Path, keep: int) -> None:
-    """Give a folder that is completely written its name, and remove the oldest saves."""
+def commit(writing: Path, keep: int) -> Path:
+    """Give a folder that is completely written its name, and remove the oldest saves; its path from now on."""
+    directory = writing.parent
     shutil.rmtree(writing / "parts", ignore_errors=True)
     (writing / _COMPLETING).unlink()
+    (writing / _IN_USE).unlink(missing_ok=True)
     for path in [*writing.rglob("*"), writing]:
         path.chmod(0o700 if path.is_dir() else 0o600)
         if path.is_dir():
             _sync(path)
-    writing.rename(final)
-    _sync(final.parent)
-    for _, old in saves(final.parent)[:-keep]:
+    final = _rename(writing)
+    _sync(directory)
+    for _, old in saves(directory)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
-    for left in final.parent.glob(f"{_WRITING}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _STALE:
-                shutil.rmtree(left, ignore_errors=True)
+    return final
+
+
+def _rename(writing: Path) -> Path:
+    while True:
+        final = next_save(writing.parent)
+        try:
+            return writing.rename(final)
+        except OSError as e:
+            if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another cluster has just taken that number
+                raise
 
 
 def discard(writing: Path) -> None:
@@ -123,15 +186,34 @@ def newest(directory: Path) -> Path:
     return found[-1][1]
 
 
-def check_trusted(folder: Path) -> None:
-    """Raises UsageError unless only the user can have changed a save: loading pickles runs what is in them."""
-    for path in (folder.parent, folder, *folder.rglob("*")):
-        check_own(path)
+@contextlib.contextmanager
+def opened(save: Path) -> Iterator[Path]:
+    """A path that leads to this very folder while it is open, whatever is renamed. Raises UsageError as `check_own`.
+
+    Only the user can have changed what is read by that path: loading pickles runs what is in them.
+    """
+    check_own(save.parent)
+    try:
+        fd = os.open(save, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as e:
+        check_own(save)  # says that it is a link
+        raise UsageError(f"{save} cannot be read: {e.strerror}") from e
+    try:
+        _check_own(save, os.fstat(fd))
+        inside = Path(f"/proc/self/fd/{fd}")
+        for path in inside.rglob("*"):
+            _check_own(save / path.relative_to(inside), path.lstat())
+        yield inside
+    finally:
+        os.close(fd)
 
 
 def check_own(path: Path) -> None:
     """Raises UsageError for a file or folder that is not the user's own, or that others may change."""
-    found = path.lstat()
+    _check_own(path, path.lstat())
+
+
+def _check_own(path: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
         raise UsageError(f"{path} belongs to user {found.st_uid}, and loading it would run its code; copy it first")
     if stat.S_ISLNK(found.st_mode):

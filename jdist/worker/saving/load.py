@@ -6,6 +6,7 @@ optimizers are on every rank: a rank that is new takes those of another. ``sourc
 before every rank has loaded everything.
 """
 
+import contextlib
 import io
 import warnings
 from collections.abc import Mapping
@@ -18,8 +19,9 @@ import torch.distributed as dist
 from msgspec import Struct
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint import load as load_checkpoint
+from torch.distributed.checkpoint.api import CheckpointException
 
-from jdist.core.errors import UsageError, nearest
+from jdist.core.errors import UsageError, describe_error, nearest
 from jdist.core.manifest import MANIFEST, LoadReport, Manifest, Omission, read_manifest
 from jdist.core.ranks import describe_ranks
 from jdist.worker.handover import rebuild as handover
@@ -44,16 +46,43 @@ class _Source(Struct, frozen=True):
     names: RankNames
 
 
-def read(directory: str) -> tuple[str, Manifest]:
-    """The folder of the newest save in a directory, and its manifest. Raises UsageError."""
-    path = folder.newest(Path(directory))
-    folder.check_trusted(path)
-    return str(path), read_manifest((path / MANIFEST).read_bytes(), str(path / MANIFEST))
+class _Save:
+    """A save that is being loaded, whose folder is open. ``path`` is its name, for messages."""
+
+    def __init__(self, path: Path, inside: Path):
+        self.path = path
+        self.tensors = inside / folder.TENSORS
+        self._inside = inside
+        self.manifest = read_manifest(self._read(MANIFEST), str(path / MANIFEST))
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return (self._inside / name).read_bytes()
+        except OSError as e:
+            raise UsageError(f"{self.path} is damaged: {name} cannot be read: {e.strerror}") from e
+
+    def _decode(self, name: str, kind: Any) -> Any:
+        try:
+            return msgspec.msgpack.decode(self._read(name), type=kind)
+        except msgspec.MsgspecError as e:
+            raise UsageError(f"{self.path} is damaged: {name} has been cut off or changed: {e}") from e
+
+    def names_of(self, rank: int) -> RankNames:
+        """The names of one saved rank."""
+        found: RankNames = self._decode(folder.rank_file(rank), RankNames)
+        return found
+
+    def shared(self) -> tuple[Unit, ...]:
+        """The units that all saved ranks had alike."""
+        found: tuple[Unit, ...] = self._decode(folder.ALL, tuple[Unit, ...])
+        return found
 
 
 def read_manifest_of(directory: str) -> Manifest:
     """The manifest of the newest save in a directory. Raises UsageError."""
-    return read(directory)[1]
+    path = folder.newest(Path(directory))
+    with folder.opened(path) as inside:
+        return _Save(path, inside).manifest
 
 
 def load(directory: str, names: tuple[str, ...], sources: dict[int, int], namespace: dict[str, Any]) -> LoadReport:
@@ -64,10 +93,15 @@ def load(directory: str, names: tuple[str, ...], sources: dict[int, int], namesp
     changed or that ranks do not share, a name that was not saved, and a mesh that this world has no ranks for.
     """
     __tracebackhide__ = True
-    this = this_rank()
-    path = exchange.decided(None, lambda _: str(folder.newest(Path(directory))))
-    manifest = exchange.agreed(lambda: read(path)[1])
-    source, decisions = exchange.agreed(lambda: _choose(Path(path), names, sources, manifest))
+    path = Path(exchange.decided(None, lambda _: str(folder.newest(Path(directory)))))
+    with contextlib.ExitStack() as open_folders:
+        saved = exchange.agreed(lambda: _Save(path, open_folders.enter_context(folder.opened(path))))
+        return _load(saved, names, sources, namespace)
+
+
+def _load(saved: _Save, names: tuple[str, ...], sources: dict[int, int], namespace: dict[str, Any]) -> LoadReport:
+    this, manifest = this_rank(), saved.manifest
+    source, decisions = exchange.agreed(lambda: _choose(saved, names, sources))
     tables = source.names
     session.reserve_hooks(tables.next_hook)
     own_mesh = namespace.get("mesh") if this.is_own_name("mesh") else None
@@ -75,31 +109,30 @@ def load(directory: str, names: tuple[str, ...], sources: dict[int, int], namesp
     meshes, made = exchange.agreed(lambda: make_meshes(tables.meshes, wanted, manifest.world_size, own_mesh))
     groups = exchange.agreed(lambda: make_groups(tables.groups))
     own_device = namespace.get("device", torch.device("cpu"))
-    entries = exchange.agreed(lambda: _read_entries(Path(path), source, meshes, own_device))
+    entries = exchange.agreed(lambda: _read_entries(saved, source, meshes, own_device))
     values, failed = exchange.agreed(lambda: _unpickle(source, entries, (meshes, groups), namespace))
     bound = {name: value for name, value in values.items() if not names or name in names}
     _bind(bound, this, namespace)
     kept = tuple(name for name in bound if not name.startswith(SESSION))
     rank = str(dist.get_rank())
     lost = tuple(Omission(name, rank, why) for name, why in failed.items() if not name.startswith(SESSION))
-    return LoadReport(path, kept, (*made, *decisions), lost)
+    return LoadReport(str(saved.path), kept, (*made, *decisions), lost)
 
 
-def _choose(
-    path: Path, names: tuple[str, ...], sources: dict[int, int], manifest: Manifest
-) -> tuple[_Source, list[str]]:
+def _choose(saved: _Save, names: tuple[str, ...], sources: dict[int, int]) -> tuple[_Source, list[str]]:
     """The units that this rank loads, and what was decided for all ranks."""
-    saved = {each.name for each in manifest.names}
+    manifest = saved.manifest
+    known = {each.name for each in manifest.names}
     for name in names:
-        if name not in saved:
-            raise UsageError(f"{path} has no name {name!r}{nearest(name, saved)}")
+        if name not in known:
+            raise UsageError(f"{saved.path} has no name {name!r}{nearest(name, known)}")
     for rank, of in sources.items():
         if not 0 <= of < manifest.world_size:
             raise UsageError(f"rank {rank} cannot take the values of rank {of}: {manifest.world_size} ranks were saved")
     rank, size = dist.get_rank(), dist.get_world_size()
     of = sources.get(rank, rank)
-    own = _read_names(path, of % manifest.world_size)
-    shared = msgspec.msgpack.decode((path / folder.ALL).read_bytes(), type=tuple[Unit, ...])
+    own = saved.names_of(of % manifest.world_size)
+    shared = saved.shared()
     by_names = {unit.names: unit for unit in (*shared, *own.units)}
     equal = {unit.names for unit in shared if not {e.label for e in unit.entries} & set(own.differing)}
     units, dropped, moved = [], [], []
@@ -115,21 +148,15 @@ def _choose(
             moved += shown
         else:
             dropped += shown
-    return _Source(tuple(units), own), _decisions(path, names, manifest, size, sources)
+    return _Source(tuple(units), own), _decisions(saved, names, size, sources)
 
 
-def _read_names(path: Path, rank: int) -> RankNames:
-    return msgspec.msgpack.decode((path / folder.rank_file(rank)).read_bytes(), type=RankNames)
-
-
-def _decisions(
-    path: Path, names: tuple[str, ...], manifest: Manifest, size: int, sources: Mapping[int, int]
-) -> list[str]:
+def _decisions(saved: _Save, names: tuple[str, ...], size: int, sources: Mapping[int, int]) -> list[str]:
     """What the other number of ranks means for names that differ by rank; the same text on all ranks."""
+    manifest = saved.manifest
     if size == manifest.world_size and not sources:
         return []
-    first = _read_names(path, 0)
-    shared = msgspec.msgpack.decode((path / folder.ALL).read_bytes(), type=tuple[Unit, ...])
+    first, shared = saved.names_of(0), saved.shared()
     equal = {unit.names for unit in shared if not {e.label for e in unit.entries} & set(first.differing)}
     units = {unit.names: unit for unit in (*shared, *first.units)}
     differing = [units[key] for key in first.order if key not in equal]
@@ -157,7 +184,9 @@ def _shown(units: Any, names: tuple[str, ...]) -> str:
     return ", ".join(found)
 
 
-def _read_entries(path: Path, source: _Source, meshes: Mapping[int, Any], own: torch.device) -> dict[str, torch.Tensor]:
+def _read_entries(
+    saved: _Save, source: _Source, meshes: Mapping[int, Any], own: torch.device
+) -> dict[str, torch.Tensor]:
     """The tensors of the units, by label; each rank reads its own parts."""
     notes = {entry.label: entry for unit in source.units for entry in unit.entries}
     made = {label: allocate(entry, meshes, own) for label, entry in notes.items()}
@@ -165,8 +194,11 @@ def _read_entries(path: Path, source: _Source, meshes: Mapping[int, Any], own: t
     for label, tensor in made.items():
         wanted[source.names.keys[label]] = tensor
     if wanted:
-        reader = FileSystemReader(path / folder.TENSORS)
-        load_checkpoint(wanted, storage_reader=reader, no_dist=True)
+        try:
+            load_checkpoint(wanted, storage_reader=FileSystemReader(saved.tensors), no_dist=True)
+        except CheckpointException as e:  # which is a BaseException
+            why = "; ".join(describe_error(error) for error, _ in e.failures.values())
+            raise UsageError(f"{saved.path} is damaged: {folder.TENSORS} cannot be read: {why}") from e
     return {label: placed(notes[label], tensor, own) for label, tensor in made.items()}
 
 

@@ -17,6 +17,7 @@ class SavingRank:
     is_own_name: Callable[[str], bool]
     named_groups: Callable[[], tuple[dict[str, tuple[int, ...]], tuple[tuple[str, ...], tuple[int, ...]] | None]]
     send: Callable[[Message], None]
+    give_up: Callable[[str], None] = lambda _save: None  # Removes what has been written of a save.
     setup: dict[str, None] = field(default_factory=dict)  # Setup cells that were run here, oldest first.
 
     def remember_setup(self, code: str) -> None:

@@ -11,6 +11,7 @@
 """
 
 import datetime as dt
+import os
 import platform
 import socket
 import time
@@ -89,25 +90,29 @@ def save(directory: str, names: tuple[str, ...], save_id: str, keep: int, namesp
     if names:
         exchange.check(_missing(names, decision, _values(namespace, this)))
     writing, final = exchange.decided(None, lambda _: folder.begin(Path(directory), save_id))
-    exchange.check(_not_shared(writing))
+    held = -1
     try:
-        return _begin_to_write(this, save_id, (writing, final), keep, (entries, meshes, units), decision, began)
+        exchange.check(_not_shared(writing))
+        held = exchange.agreed(lambda: folder.hold(writing))
+        return _begin_to_write(this, save_id, (writing, final, held), keep, (entries, meshes, units), decision, began)
     except BaseException:  # an interrupt, or a lost rank: it is given up everywhere
         folder.discard(writing)
+        if held >= 0:
+            os.close(held)
         raise
 
 
 def _begin_to_write(
     this: SavingRank,
     save_id: str,
-    paths: tuple[Path, Path],
+    paths: tuple[Path, Path, int],
     keep: int,
     collected: tuple[Entries, MeshTable, list[Unit]],
     decision: _Decision,
     began: float,
 ) -> SaveReport:
     """Plan the checkpoint together with all other ranks, copy this rank's part of it, and begin to write that."""
-    writing, final = paths
+    writing, final, held = paths
     entries, meshes, units = collected
     rank, size = dist.get_rank(), dist.get_world_size()
     scope = {label: meshes.ranks_of(e.mesh) if e.mesh >= 0 else () for label, e in entries.notes.items()}
@@ -146,7 +151,7 @@ def _begin_to_write(
         mesh,
         tuple(this.setup),
     )
-    planned = PlannedSave(save_id, rank, writing, final, writer, files, manifest, keep, began)
+    planned = PlannedSave(save_id, rank, writing, final, held, writer, files, manifest, keep, began)
     BackgroundSave(this, planned).start()
     saved_names = tuple(name.name for name in decision.names)
     return SaveReport(str(final), saved_names, decision.left_out, writer.nbytes, time.monotonic() - began)

@@ -1,10 +1,12 @@
 """Writing a save in the background: this rank's part; and, on the rank that is done last, what completes the save.
 
 States of a save on a rank: *writing* → *written* (its part's file is there) → on one rank *completing* → over. Only
-the thread of the save changes them. A rank that dies leaves a folder that has no name yet; older saves are untouched.
+the thread of the save changes them. A rank that fails removes the folder, which has no name yet, so that the others
+fail as well; so does each rank when the controller gives the save up, because one has died. Older saves are untouched.
 """
 
 import logging
+import os
 import pickle
 import threading
 import time
@@ -34,8 +36,9 @@ class PlannedSave:
 
     save: str  # Its id.
     rank: int
-    writing: Path  # The folder that is written, and what it is called in the end.
+    writing: Path  # The folder that is written, and what it is probably called in the end.
     final: Path
+    held: int  # The descriptor by which this rank holds the folder.
     tensors: TensorWriter
     files: dict[str, bytes]
     manifest: Manifest
@@ -52,8 +55,9 @@ class BackgroundSave:
         self.final = planned.final
 
     def start(self) -> None:
-        _present.append(self)
         planned = self._planned
+        _present.append(self)
+        self._rank.give_up = self._give_up
         self._rank.send(SaveStarted(self._rank.worker, planned.save, planned.manifest.world_size))
         threading.Thread(target=self._run, name="jdist-save", daemon=True).start()
 
@@ -61,11 +65,13 @@ class BackgroundSave:
         planned, error, is_complete = self._planned, "", False
         try:
             is_complete = self._write()
-        except Exception as e:  # a full disk, a folder that was removed
+        except BaseException as e:  # a full disk, a folder that was removed
             _log.info("save %s failed", planned.save, exc_info=True)
             error = describe_error(e)
+            folder.discard(planned.writing)
         finally:
             _present.remove(self)
+            os.close(planned.held)
         nbytes = planned.tensors.nbytes if is_complete else 0
         named = str(self.final) if is_complete else ""
         seconds = time.monotonic() - planned.began
@@ -86,5 +92,9 @@ class BackgroundSave:
         # Ranks of this cluster have written them, into a folder of the user's own.
         planned.tensors.finish([pickle.loads(part.read_bytes()) for part in parts])  # noqa: S301
         folder.write(planned.writing / MANIFEST, planned.manifest.write())
-        folder.commit(planned.writing, planned.final, planned.keep)
+        self.final = folder.commit(planned.writing, planned.keep)
         return True
+
+    def _give_up(self, save: str) -> None:
+        if save == self._planned.save:
+            folder.discard(self._planned.writing)

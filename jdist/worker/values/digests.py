@@ -4,7 +4,6 @@ Each entry (a parameter of a Module, a key of a dict) has a digest of its bytes;
 down. Equal means equal bits: NaN equals NaN with the same bits, 0.0 differs from -0.0.
 """
 
-import hashlib
 import math
 import pickle
 import re
@@ -13,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+import xxhash
 
 from jdist.core.errors import UsageError, nearest
 from jdist.wire.values import arrays, tensors
 from jdist.wire.values.partition import bounds
 
 CHUNK = 1 << 17  # Elements in a piece: few enough to stay in a core's cache, enough to hide what a call costs.
-_SIZE = 16  # Bytes of a digest.
 _DEPTH = 32
 _TEXT = 100  # Characters of a repr.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -172,7 +171,9 @@ def _portrait(leaf: Any) -> bytes:
 
 
 def _hex(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
-    digest = hashlib.blake2b(digest_size=_SIZE)
+    digest = (
+        xxhash.xxh3_128()
+    )  # twenty times as fast as BLAKE2; these bytes come from nobody who wishes them to collide
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()

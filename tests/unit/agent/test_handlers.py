@@ -47,7 +47,7 @@ from jdist.core.messages.runs import (
     RankDone,
     Text,
 )
-from jdist.core.messages.saving import PrepareSave, SaveAt
+from jdist.core.messages.saving import GiveUpSave, PrepareSave, SaveAt
 from jdist.core.stacks import StackFrame
 from jdist.wire.values.frames import pack
 
@@ -155,7 +155,7 @@ def bed(tmp_path: Path) -> Bed:
 
 
 def test_every_message_of_the_controller_has_a_handler(bed: Bed) -> None:
-    forwarded = {ExecuteCell, FormWorld, AbortRun, PauseRanks, ResumeRanks, PrepareSave, SaveAt}
+    forwarded = {ExecuteCell, FormWorld, AbortRun, PauseRanks, ResumeRanks, PrepareSave, SaveAt, GiveUpSave}
     assert set(bed.controller._handlers) | forwarded == set(typing.get_args(ToAgent))
 
 

@@ -20,11 +20,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from jdist.wire.values import arrays
-from jdist.wire.values.code import reduce_code
 from jdist.worker.compat.sharding import placement_text, without_fsdp
 from jdist.worker.compat.torch import storage_id
 from jdist.worker.handover.pickler import NamesPickler
-from jdist.worker.saving import rebuild
+from jdist.worker.saving import rebuild, saved_code
 from jdist.worker.saving.objects.entries import Entries
 from jdist.worker.saving.objects.hooks import HookNumbers
 from jdist.worker.saving.objects.meshes import MeshTable
@@ -63,7 +62,7 @@ class _SessionPickler(NamesPickler):
         if isinstance(obj, DistributedDataParallel):
             return _ddp(obj)
         if isinstance(obj, types.CodeType):
-            return reduce_code(obj.replace(co_filename=cell_file(obj.co_filename)))
+            return saved_code.reduce(obj, cell_file(obj.co_filename))
         if isinstance(obj, torch.nn.Module) and (reduced := self._module(obj)) is not None:
             return reduced
         return super()._reduce(obj)

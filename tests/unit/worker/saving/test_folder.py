@@ -14,13 +14,20 @@ from jdist.worker.saving import folder
 
 
 def complete(directory: Path, save: str, keep: int = 2) -> Path:
-    writing, final = folder.begin(directory, save)
+    return finish(begin(directory, save), save, keep)
+
+
+def begin(directory: Path, save: str) -> Path:
+    writing, _ = folder.begin(directory, save)
+    return writing
+
+
+def finish(writing: Path, save: str, keep: int = 2) -> Path:
     folder.write(writing / folder.ALL, save.encode())
     folder.write(writing / folder.part_file(0), b"part")
     assert folder.is_first_to_complete(writing)
     folder.write(writing / MANIFEST, save.encode())
-    folder.commit(writing, final, keep)
-    return final
+    return folder.commit(writing, keep)
 
 
 def test_saves_are_numbered_and_the_newest_are_kept(tmp_path: Path) -> None:
@@ -36,6 +43,56 @@ def test_saves_are_numbered_and_the_newest_are_kept(tmp_path: Path) -> None:
 def test_one_rank_alone_completes_a_save(tmp_path: Path) -> None:
     writing, _ = folder.begin(tmp_path / "d", "id")
     assert [folder.is_first_to_complete(writing) for _ in range(3)] == [True, False, False]
+
+
+def test_two_clusters_save_into_one_folder_at_once(tmp_path: Path) -> None:
+    one, other = begin(tmp_path / "d", "one"), begin(tmp_path / "d", "other")
+    held = folder.hold(one), folder.hold(other)
+    assert [finish(other, "other").name, finish(one, "one").name] == ["save-000001", "save-000002"]
+    for fd in held:
+        os.close(fd)
+    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["save-000001", "save-000002"]
+
+
+def test_a_number_that_another_takes_at_the_last_moment_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = complete(tmp_path / "d", "one")
+    wanted = [taken, tmp_path / "d" / "save-000002"]
+    writing = begin(tmp_path / "d", "two")
+    monkeypatch.setattr(folder, "next_save", lambda _: wanted.pop(0))
+    assert finish(writing, "two").name == "save-000002"
+    assert (taken / folder.ALL).read_bytes() == b"one"
+
+
+def test_what_dead_ranks_have_left_is_removed_by_the_next_save_and_nothing_else(tmp_path: Path) -> None:
+    abandoned, in_use = begin(tmp_path / "d", "abandoned"), begin(tmp_path / "d", "in use")
+    os.close(folder.hold(abandoned))
+    held = [folder.hold(in_use) for _ in range(2)]
+    os.close(held.pop())
+    being_made = tmp_path / "d" / ".writing-being-made"
+    being_made.mkdir()
+    complete(tmp_path / "d", "new")
+    assert not abandoned.exists()
+    assert in_use.exists()
+    assert being_made.exists()
+    os.close(held.pop())
+
+
+def test_a_folder_that_was_removed_cannot_be_held(tmp_path: Path) -> None:
+    writing = begin(tmp_path / "d", "id")
+    folder.discard(writing)
+    with pytest.raises(UsageError, match="cannot write into"):
+        folder.hold(writing)
+
+
+def test_a_folder_that_is_open_is_read_whatever_takes_its_name(tmp_path: Path) -> None:
+    made = complete(tmp_path / "d", "mine")
+    with folder.opened(made) as inside:
+        made.rename(tmp_path / "moved")
+        made.mkdir()
+        (made / MANIFEST).write_bytes(b"theirs")
+        assert (inside / MANIFEST).read_bytes() == b"mine"
 
 
 class Killed(BaseException):
@@ -86,29 +143,34 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         folder.begin(tmp_path / "file" / "d", "id")
 
 
+def check(save: Path) -> None:
+    with folder.opened(save):
+        pass
+
+
 @pytest.mark.parametrize("what", ["", MANIFEST, folder.ALL, "tensors", "..", "names/extra"])
 def test_what_others_can_change_is_not_loaded(tmp_path: Path, what: str) -> None:
     made = complete(tmp_path / "d", "id")
-    folder.check_trusted(made)
+    check(made)
     path = made / what
     if not path.exists():
         path.touch()
     path.chmod(0o777)
     with pytest.raises(UsageError, match=r"others may change .* chmod go-w"):
-        folder.check_trusted(made)
+        check(made)
 
 
 def test_what_belongs_to_others_or_is_a_link_is_not_loaded(tmp_path: Path) -> None:
     made = complete(tmp_path / "d", "id")
     (made / "names" / "link").symlink_to("/etc/passwd")
     with pytest.raises(UsageError, match="names/link is a link"):
-        folder.check_trusted(made)
+        check(made)
     (made / "names" / "link").unlink()
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
     os.chown(made / MANIFEST, 12345, -1)
     with pytest.raises(UsageError, match="belongs to user 12345"):
-        folder.check_trusted(made)
+        check(made)
 
 
 def test_nobody_else_can_read_a_save(tmp_path: Path) -> None:
