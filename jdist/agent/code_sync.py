@@ -27,6 +27,7 @@ from jdist.wire.transport.directories import code_directory, lock_file
 from jdist.wire.values.segments import Segment, shares_memory
 
 _PLACE = ".jdist-place"
+_NAMES = 8  # Names that are tried where another user has taken some.
 
 CodeOp = code.CompareTree | code.StorePieces | code.ApplyTree | code.AdoptTree
 
@@ -253,12 +254,16 @@ class CodeFolder:
 
 def _open(cluster: str) -> tuple[Path, int]:
     """The folder and a descriptor that holds it. Another agent that ends may remove it in between; then try again."""
+    number = 0
     while True:
-        path = code_directory(cluster)
+        path = code_directory(cluster, number)
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{path} is there already, and is not this user's own")
+            if number >= _NAMES:
+                raise PermissionError(f"{path} is there already, and is not this user's own")
+            number += 1  # another user has taken the name; the cluster's other agents here go on to the same next one
+            continue
         try:
             lock = os.open(lock_file(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:

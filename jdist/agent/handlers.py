@@ -7,7 +7,6 @@ cell, and describes what it holds to a controller that was started again.
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +37,7 @@ from jdist.core.ranks import RankSet
 from jdist.core.settings import OUTPUT_DELAY
 from jdist.core.topology import Topology
 from jdist.wire import log
+from jdist.wire.standard_streams import say
 from jdist.wire.transport.invitations import REFUSED
 from jdist.wire.values.frames import Unpacker
 
@@ -159,7 +159,6 @@ class ControllerHandlers:
             log.set_level(welcome.log_level)
         ranks = RankSet(range(welcome.first_rank, welcome.first_rank + welcome.nproc))
         place = "task" if welcome.is_task else "node"
-        print(f"jdist agent: {place} {welcome.node_rank} of {welcome.nnodes}, ranks {ranks}", file=sys.stderr)
         address = welcome.address or self._node.facts.address
         parts.workers.welcome = msgspec.structs.replace(welcome, address=address)
         parts.relay.line_limit = welcome.output_lines
@@ -170,6 +169,7 @@ class ControllerHandlers:
             parts.workers.end(parts.workers.kernels)
         for wanted in welcome.workers:
             self.handle_start_worker(wanted)
+        say(f"jdist agent: {place} {welcome.node_rank} of {welcome.nnodes}, ranks {ranks}")
 
     def handle_start_worker(self, wanted: membership.StartWorker) -> None:
         if self._parts.workers.start(wanted):
@@ -198,11 +198,11 @@ class ControllerHandlers:
     def handle_shutdown(self, message: membership.Shutdown) -> None:
         """End; a second request may give the workers less time."""
         self._finish(0, message.grace)
-        print("jdist agent: the cluster has been stopped, or this node removed from it", file=sys.stderr)
+        say("jdist agent: the cluster has been stopped, or this node removed from it")
 
     def _reject(self, message: membership.Rejected) -> None:
         self._finish(1, 0.0)
-        print(f"jdist agent: {REFUSED} {message.reason}", file=sys.stderr)
+        say(f"jdist agent: {REFUSED} {message.reason}")
 
 
 class WorkerHandlers:

@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -39,6 +38,7 @@ from jdist.core.messages.saving import EndAnnounced
 from jdist.core.settings import BEAT
 from jdist.wire import awake_loop, log
 from jdist.wire.processes import become_subreaper, on_exit
+from jdist.wire.standard_streams import say
 from jdist.wire.transport import directories
 from jdist.wire.transport.invitations import JOINED, Endpoint, JoinLine
 from jdist.wire.transport.sockets import new_context
@@ -95,6 +95,7 @@ class Agent:
     async def run(self) -> int:
         """Serve until the end; the exit code."""
         self._link.open(self._controller_handlers.hello, self._controller_handlers.handle)
+        sweep_dead()  # of other clusters as well
         self._create_task(self._beat())  # also while other nodes are still missing
         self._create_task(self._parts.resources.run())
         try:
@@ -210,7 +211,7 @@ async def _serve(read_line: Any, nproc: int, node_rank: int, fork: bool, until: 
         starter.close()
         raise
     at = f"{endpoint.host}:{endpoint.control_port}"
-    print(f"jdist agent: {JOINED} {at}; waiting for the other nodes", file=sys.stderr)
+    say(f"jdist agent: {JOINED} {at}; waiting for the other nodes")
     agent = Agent(zmq_context, endpoint, starter, options)
     if until:
         on_exit(until, agent.handle_server_exit)

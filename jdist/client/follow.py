@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
@@ -14,6 +15,8 @@ from jdist.wire.transport.keys import Connection
 
 ANSWER_TIMEOUT = 3.0  # Seconds for a controller to answer.
 RETRY_AFTER = 2.0  # Seconds until a controller that did not answer is asked again.
+_log = logging.getLogger("jdist.client")
+
 _OBSERVE_TIMEOUT = 2.0  # Seconds for ranks to report what they do.
 _SHORTEST_PAUSE = 0.5  # Seconds from one poll to the next at least, although the cluster changes.
 _WATCHED_PAUSE = 1.0  # Seconds from one poll to the next at most, while cells run and a user watches.
@@ -121,6 +124,9 @@ class ClusterFollower(ABC):
         except (TimeoutError, ConnectionLost) as e:
             if observer.link.lost:
                 return
+            self.handle_silence(e)
+        except Exception as e:  # a fault of ours: the next report may be handled
+            _log.exception("could not follow cluster %s", observer.link.connection.name)
             self.handle_silence(e)
         await asyncio.sleep(_SHORTEST_PAUSE)
         with contextlib.suppress(TimeoutError):

@@ -70,6 +70,7 @@ class Link:
         self.facts: ClusterFacts | None = None
         self.lost = ""
         self.is_orphaned = False  # The controller died without a farewell, and may be started again.
+        self.is_dropped = False  # The controller lives, and does not know this client any more.
         # Starts it again and returns the link to it, or raises ConnectionLost; None for a client that only observes.
         self.successor: Callable[[], Awaitable[Link]] | None = None
         self._is_ending = False  # Its liveness connection has ended: whatever is sent now does not reach it.
@@ -133,6 +134,8 @@ class Link:
         """Suggested actions once the connection is lost."""
         if self.is_orphaned:
             return (Remedy("attach", "use it again with every namespace kept", name=self.connection.name),)
+        if self.is_dropped:
+            return (Remedy("attach", "use it again", name=self.connection.name),)
         return (Remedy("start", "make a new one"),)
 
     async def current(self) -> "Link":
@@ -268,7 +271,8 @@ class Link:
     def _on_frames(self, frames: list[bytes]) -> None:
         head = read_head(frames)
         if head.kind == UNKNOWN:
-            self._end("it does not know this client any more; attach to it again")
+            self.is_dropped = True
+            self._end("its controller does not know this client any more, which took nothing of what it was sent")
             return
         data, answers = self._stream.receive(head, frames[1])
         for answer in answers:
@@ -305,6 +309,7 @@ class Link:
             if not self.lost:
                 # A process that is killed before it has read all that was sent to it resets the connection.
                 self.is_orphaned = is_dead or self._has_process_ended()
+                self.is_dropped = not self.is_orphaned
                 gone = "its controller is gone"
                 self._end(gone if self.is_orphaned else "the connection to its controller broke")
 

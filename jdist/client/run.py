@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator
@@ -10,11 +9,12 @@ from functools import partial
 from typing import Any, Self
 
 from jdist.client.metrics.metrics import Metrics
+from jdist.client.past_output import PastOutput
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.runs import MetricsLogged, Output, RankDone, RunEnded, RunStarted, Tail, Text
+from jdist.core.messages.runs import MetricsLogged, Output, RankDone, RunEnded, RunStarted, Text
 from jdist.core.messages.status import Stopped
 from jdist.core.metrics.series import RunMetrics
 from jdist.core.observation import Verdict
@@ -80,8 +80,7 @@ class CellRun:
         self._changed = threading.Condition()  # Notified when a rank pauses, and at the end.
         self._text: defaultdict[tuple[int, str], list[str]] = defaultdict(list)  # Output by rank and stream.
         self._watchers: list[Callable[[Message | None], None]] = []
-        self._past: list[Message] = []
-        self._tails: dict[tuple[int, str], Tail] = {}
+        self._past = PastOutput(number)
         self._lost: Stopped | None = None
         self._lock = threading.Lock()
 
@@ -185,8 +184,7 @@ class CellRun:
         The run's lock is held during the calls for past messages, so that no newer one overtakes them.
         """
         with self._lock:
-            tails = (Output(self.number, (tail,)) for tail in self._tails.values())
-            for message in itertools.chain(self._past, tails):
+            for message in self._past:
                 watcher(message)
             if self._over.done():
                 watcher(None)
@@ -199,7 +197,8 @@ class CellRun:
         if self.is_done:
             return
         with self._lock:
-            self._keep(message)
+            if not isinstance(message, MetricsLogged) and (self.keeps_output or not isinstance(message, Output)):
+                self._past.add(message)  # metrics are in `logged`
             watchers = list(self._watchers)
         for watcher in watchers:
             watcher(message)
@@ -257,20 +256,6 @@ class CellRun:
             self.state = "paused" if paused else "running"
         with self._changed:
             self._changed.notify_all()
-
-    def _keep(self, message: Message) -> None:
-        """Keep a message for later watchers; of a capped stream's tails, sent at each flush, only the newest."""
-        if isinstance(message, MetricsLogged):
-            return  # `logged` has them
-        if not isinstance(message, Output):
-            self._past.append(message)
-            return
-        if not self.keeps_output:
-            return
-        self._tails.update({(i.rank, i.stream): i for i in message.items if isinstance(i, Tail)})
-        items = tuple(i for i in message.items if not isinstance(i, Tail))
-        if items:
-            self._past.append(Output(message.run, items))
 
     def _outcome(self, done: RankDone) -> Outcome:
         return Outcome(

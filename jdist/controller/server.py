@@ -27,8 +27,9 @@ from jdist.controller.peers.streams import PeerStreams
 from jdist.controller.state import State
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Ack, QueryFailed
+from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.introspection import DebugLog, GetDebugLog
-from jdist.core.messages.membership import Invite, Invited
+from jdist.core.messages.membership import Invite, Invited, StartWorker, Welcome
 from jdist.core.messages.protocol import AgentMessage, ClientMessage, RankQuery, RankReply, RankReplyBody
 from jdist.core.messages.status import SetOrigin
 from jdist.core.messages.values import Forward, ForwardedAt, Hold, Release
@@ -47,6 +48,8 @@ _LONGEST_NAME = 64  # Bytes of a peer's identity.
 _ANSWERED = 2.0  # Seconds in which an agent answers that is alive although its liveness connection has ended.
 _LOOK_AGAIN = 0.02
 _LAST_WORDS = 1.0  # Seconds for the last messages to leave.
+
+_GIVES_WORKERS = Welcome | StartWorker | FormWorld
 
 _from_agent: Unpacker[Any] = Unpacker(AgentMessage)
 _from_client: Unpacker[Any] = Unpacker(ClientMessage)
@@ -81,7 +84,7 @@ class Server:
             self._data.listen_publicly(self._public_port, self._port.tcp_port)
         self._state = State(settings, cluster, charter.version, self._loop.time(), self._new_life)
         if is_again:
-            self._state.take_over()
+            self._state.take_over(charter.owners)
         self._said_void = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_arming = False
@@ -217,9 +220,20 @@ class Server:
             with self._logging_faults(event):
                 self._state.handle(event)
         with self._logging_faults(events):
-            for instruction in self._state.end_step():
+            instructions = self._state.end_step()
+            if any(isinstance(each, Send) and isinstance(each.message, _GIVES_WORKERS) for each in instructions):
+                self._record_owners()
+            for instruction in instructions:
                 self._carry_out(instruction)
         self._arm_soon()
+
+    def _record_owners(self) -> None:
+        """Write down which agent has which workers, before it is told: no other may claim them after a restart."""
+        owners = self._state.model.world.owners()
+        if owners != self._charter.owners:
+            self._charter = msgspec.structs.replace(self._charter, owners=owners)
+            with self._logging_faults("the charter"):
+                self._on_charter()
 
     @contextlib.contextmanager
     def _logging_faults(self, handled: object) -> Iterator[None]:

@@ -250,9 +250,12 @@ class State:
             # Before the news of the run, since a client that waits for it may go on with a cell for the paused ranks.
             self.model.out[:] = self.model.out[told:] + self.model.out[:told]
 
-    def take_over(self) -> None:
-        """An earlier controller of this cluster has died: its agents will come with their ranks."""
-        self._takeover.has_begun = True
+    def take_over(self, owners: Mapping[str, tuple[int, ...]]) -> None:
+        """An earlier controller of this cluster has died: its agents will come with their ranks.
+
+        ``owners`` are the workers that each of them had, by its name.
+        """
+        self._takeover.has_begun, self._takeover.owners = True, owners
 
     def stop(self, reason: str) -> list[Instruction]:
         """End the cluster from within its own process."""

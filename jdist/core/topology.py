@@ -113,6 +113,23 @@ class Topology(Struct, frozen=True):
         return f"rank {rank} (node {self.node_rank(rank)}{host})"
 
 
+MOST_NODES = 4096
+MOST_ON_NODE = 4096  # Ranks on one node.
+MOST_RANKS = 1 << 16  # In a world.
+
+
+def check_size(nnodes: int, counts: Sequence[int]) -> None:
+    """Raise UsageError for more nodes or ranks than any cluster has. ``counts``: one for all nodes, or one for each."""
+    ranks = sum(counts) if len(counts) > 1 else sum(counts) * nnodes
+    for what, number, most in (
+        ("nodes", nnodes, MOST_NODES),
+        ("ranks on one node", max(counts, default=0), MOST_ON_NODE),
+        ("ranks", ranks, MOST_RANKS),
+    ):
+        if number > most:
+            raise UsageError(f"{number:,} {what} are more than jdist starts; at most {most:,}")
+
+
 def parse_nproc(text: str, nnodes: int) -> tuple[int, ...]:
     """``"2"`` for 3 nodes → (2, 2, 2); ``"2,1"`` → (2, 1). Raises UsageError when lengths disagree."""
     try:
@@ -121,6 +138,7 @@ def parse_nproc(text: str, nnodes: int) -> tuple[int, ...]:
         raise UsageError(f"--nproc-per-node takes a number, or one per node like 2,1; not {text!r}") from None
     if any(c < 1 for c in counts):
         raise UsageError(f"--nproc-per-node {text}: a node has at least one rank")
+    check_size(nnodes, counts)
     if len(counts) == 1:
         return tuple(counts) * nnodes
     if nnodes not in (1, len(counts)):

@@ -1,10 +1,17 @@
 """Standard streams: those of jdist's own processes take any text, whatever their encoding."""
 
+import contextlib
 import io
 import os
 import sys
 
 _FAILING = ("strict", "surrogateescape", "surrogatepass")  # Error handlers that raise for a character or another.
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, if anybody can read it there; what is done must not depend on that."""
+    with contextlib.suppress(OSError, ValueError):  # a pipe whose reader has gone, a full disk, a stream that is closed
+        print(text, file=sys.stderr, flush=True)
 
 
 def prepare_streams() -> None:

@@ -185,3 +185,20 @@ def test_the_verb(own: jdist.Cluster, capsys: pytest.CaptureFixture[str]) -> Non
     assert own.run("a, b", [2]).values == {2: (1, [1])}
     with pytest.raises(jdist.UsageError, match="--from"):
         verbs.call(session, "restore", ["2", "a"])
+
+
+def test_values_move_whatever_the_default_device_is(own: jdist.Cluster) -> None:
+    """Tensors of jdist's own are on the CPU, although those of cells are not."""
+    own.run("big, small = torch.arange(1e6), torch.ones(3)\nif rank == 2: del big, small")
+    own.run("torch.set_default_device('meta')")
+    try:
+        done = own.restore(2, 0, "big, small")
+        assert list(done) == [2]
+        sums = own.run("big.sum().item(), small.sum().item()").values
+        assert sums == dict.fromkeys(range(4), (499999500000.0, 3.0))
+        assert own.pull("big", ranks=[2])[2].sum().item() == 499999500000.0
+        with pytest.raises(jdist.CellTimeout):
+            own.run("if rank: dist.all_reduce(small)", timeout=0.3)
+        assert own.run("big.sum().item(), small.sum().item()", timeout=60).values == sums
+    finally:
+        own.run("torch.set_default_device(None)")

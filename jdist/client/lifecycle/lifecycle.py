@@ -192,6 +192,10 @@ class ClusterLifecycle:
         if link is None:
             return
         charter = find.charter_of(link.connection)  # the controller removes it
+        if link.is_dropped:
+            with contextlib.suppress(ConnectionLost):  # it has ended since
+                link = await self._open_link(link.connection)
+                self._adopt(link)
         if not link.lost:
             link.send(StopCluster(now))
             try:

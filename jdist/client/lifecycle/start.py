@@ -18,7 +18,7 @@ from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.remedy import Remedy
 from jdist.core.settings import ON_DEATH, Host, Settings
-from jdist.core.topology import parse_nproc
+from jdist.core.topology import check_size, parse_nproc
 from jdist.launch.base import Launcher, find_launcher
 from jdist.launch.hosts import parse_hosts
 from jdist.wire.log import environment
@@ -58,6 +58,7 @@ def make_settings(
     """The settings of a start, from the arguments of :meth:`jdist.AsyncCluster.start`. Raises UsageError."""
     if nnodes is not None and nnodes < 1:
         raise UsageError(f"--nnodes {nnodes}: a cluster has at least one node")
+    check_size(nnodes or 1, ())
     given = [nproc_per_node] if isinstance(nproc_per_node, int | str) else nproc_per_node or ()
     counts = parse_nproc(",".join(map(str, given)), nnodes or 1) if given else ()
     try:
@@ -81,6 +82,7 @@ def check_settings(settings: Settings) -> None:
         raise UsageError(f"a cluster's name is letters, digits, - and _; not {settings.name!r}")
     if settings.nnodes < 1:
         raise UsageError(f"--nnodes {settings.nnodes}: a cluster has at least one node")
+    check_size(settings.nnodes, settings.nproc_per_node)
     if len(settings.nproc_per_node) not in (0, 1, settings.nnodes):
         counts = ",".join(map(str, settings.nproc_per_node))
         raise UsageError(

@@ -12,8 +12,7 @@ from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.membership import AgentHello, DropNodes, HeldGeneration, Resized, StartWorker, Welcome
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
-
-_MOST_RANKS = 4096  # Upper bound of ranks per node; a hello above it is malformed and rejected.
+from jdist.core.topology import MOST_ON_NODE
 
 
 class Admission:
@@ -42,7 +41,7 @@ class Admission:
             return
         self._takeover.record_hello(hello)
         misfit = task_mode.refusal(m.settings, m.world, hello.task, hello.nproc)
-        home = self._takeover.find(hello.held)
+        home = self._takeover.find(agent, hello.held)
         wanted = hello.task.rank if hello.task is not None and hello.node_rank < 0 else hello.node_rank
         wanted = wanted if home is None else home
         place = m.world.free_place(wanted)
@@ -125,8 +124,8 @@ class Admission:
                 f"backend {m.settings.backend} was asked for, but torch {facts.torch} there was built for CPUs alone "
                 "and has no nccl; use --backend gloo, or install a torch with CUDA there"
             )
-        if not (0 <= hello.nproc <= _MOST_RANKS and 0 <= facts.gpus <= _MOST_RANKS):
-            return f"a node has at most {_MOST_RANKS} ranks"
+        if not (0 <= hello.nproc <= MOST_ON_NODE and 0 <= facts.gpus <= MOST_ON_NODE):
+            return f"a node has at most {MOST_ON_NODE} ranks"
         here = next((n for n in m.world.nodes.values() if n.is_here), None)
         if here is None:
             return ""

@@ -42,6 +42,7 @@ from jdist.core.messages.membership import (
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet
+from jdist.core.topology import MOST_NODES, MOST_ON_NODE
 
 
 @dataclass
@@ -91,6 +92,9 @@ class Resizing:
         reason = reason or self._fixed() or self._busy("add a node")
         if reason:
             m.refuse(client, message.request, reason)
+            return
+        if message.nproc > MOST_ON_NODE or m.world.nnodes >= MOST_NODES:
+            m.refuse(client, message.request, f"at most {MOST_ON_NODE:,} ranks on a node, and {MOST_NODES:,} nodes")
             return
         place, until = m.world.nnodes, m.now + message.timeout
         self._opening = _Opening(client, message.request, place, message.nproc, until, message.timeout)

@@ -15,6 +15,7 @@ others have recorded that (``HeldGeneration.ended``), and they are removed again
 have the next generation and some the last, the next one says who is in the world.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -33,9 +34,9 @@ from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import AgentHello, EndWorkers, HeldGeneration, HeldWorker, NodeFacts
 from jdist.core.messages.status import Notice
 from jdist.core.remedy import Remedy
+from jdist.core.topology import MOST_RANKS
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
-_MOST_RANKS = 1 << 16
 _TOLD_FOR = 60.0  # Seconds in which clients that attach are told of the takeover: they may come after the nodes.
 _NOBODY = "-"  # The client of a run whose client's link ended with the controller before.
 
@@ -52,6 +53,7 @@ class Takeover:
     _resizing: Resizing
     _autosaver: Autosaver
     has_begun: bool = False  # There was a controller before this one.
+    owners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # The workers that each agent had then.
     deadline: float | None = None  # When it is settled without the nodes that are not back.
     _setup_cells: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     _was_aborted: set[int] = field(default_factory=set)  # Runs that the earlier controller had interrupted.
@@ -83,12 +85,15 @@ class Takeover:
         self._formation.mesh = form.mesh
         self._ended = set()
 
-    def find(self, held: HeldGeneration | None) -> int | None:
-        """The place of a node that comes back with workers of the world, by these; None if it begins afresh."""
+    def find(self, agent: str, held: HeldGeneration | None) -> int | None:
+        """The place of a node that comes back with workers of the world, by these; None if it begins afresh.
+
+        An agent has only the workers that it had before, whatever it says that it holds.
+        """
         world = self._model.world
         if not self.has_begun or held is None or held.form is None or not held.workers:
             return None
-        own = {worker.worker for worker in held.workers}
+        own = {worker.worker for worker in held.workers}.intersection(self.owners.get(agent, ()))
         removed = None if self.deadline is None else world.nnodes  # a place that does not exist
         return next((rank.node_rank for rank in world.ranks.values() if rank.worker in own), removed)
 
@@ -220,5 +225,5 @@ class Takeover:
 def _makes_sense(form: FormWorld) -> bool:
     """Whether there can be a world of that shape: an agent says so, and the whole world would be laid out by it."""
     nodes, counts = form.node_of, form.nproc_per_node
-    is_counted = bool(counts) and min(counts) >= 0 and len(set(form.workers)) == sum(counts) <= _MOST_RANKS
+    is_counted = bool(counts) and min(counts) >= 0 and len(set(form.workers)) == sum(counts) <= MOST_RANKS
     return is_counted and len(nodes) in (0, len(counts)) and form.generation > 0

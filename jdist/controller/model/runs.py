@@ -66,6 +66,7 @@ class Run(HasPhase[RunPhase]):
     first_failure: int = -1
     abort_reason: AbortReason = ""  # Why it was aborted; kept when it has ended.
 
+    asking: set[int] = field(default_factory=set)  # Ranks that wait for a line of input.
     paused: dict[int, RankPaused] = field(default_factory=dict)  # By rank whose part is paused: where.
     pausing: set[int] = field(default_factory=set)  # Ranks that were asked to pause, or do a step, and will report it.
     resumes: dict[int, int] = field(default_factory=dict)  # By rank: how many `ResumeRanks` it was sent.
@@ -300,8 +301,11 @@ class RunBook:
 
     @property
     def is_active(self) -> bool:
-        """Whether a run goes on: it is not paused."""
-        return any(not run.paused for run in self.running.values())
+        """Whether a run goes on: it is not paused, does not wait for input, and can finish by itself."""
+        return any(
+            not (run.paused or run.asking or (run.verdict is not None and run.verdict.is_certain))
+            for run in self.running.values()
+        )
 
     def next_deadline(self) -> float | None:
         """The next moment at which a run's phase changes by itself."""

@@ -265,6 +265,11 @@ class World:
         for place, node in self.nodes.items():
             node.node_rank = place
 
+    def owners(self) -> dict[str, tuple[int, ...]]:
+        """The workers of each agent that has a place, by the agent's name."""
+        of_nodes = self.workers_by_node(self.ranks)
+        return {self.nodes[n].agent: workers for n, workers in of_nodes.items() if self.nodes[n].agent}
+
     def workers_by_node(self, ranks: Iterable[int]) -> dict[int, tuple[int, ...]]:
         """The worker ids of ``ranks``, by the node that they are on."""
         split: dict[int, list[int]] = {}

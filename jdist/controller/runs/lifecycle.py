@@ -151,12 +151,16 @@ class RunLifecycle:
         if run is None:
             return
         if run.client in self._model.clients:
+            run.asking.add(message.rank)
             self._model.tell(run, message)
         else:
             self.abort(run, "interrupted")  # no client is there to answer
 
     def handle_input_reply(self, _client: str, message: messages.InputReply) -> None:
         rank = self._model.world.ranks.get(message.rank)
+        run = self._model.runs.running.get(message.run)
+        if run is not None:
+            run.asking.discard(message.rank)
         if rank is not None:
             self._model.send_to_node(rank.node_rank, replace(message, rank=rank.worker))
 

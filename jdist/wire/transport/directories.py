@@ -12,7 +12,9 @@ from pathlib import Path
 from jdist.wire.processes import has_ended, pid_namespace
 
 _LONGEST = 42  # Characters of the temporary directory's path: a Unix socket's path may have 107.
-_NAME = re.compile(r"jdist-(?P<cluster>[0-9a-f]{12})-(?:code|(?P<namespace>[0-9a-f]+)-(?P<pid>\d+)(?:-[0-9a-f]{8})?)")
+_NAME = re.compile(
+    r"jdist-(?P<cluster>[0-9a-f]{12})-(?:code(?:\d+)?|(?P<namespace>[0-9a-f]+)-(?P<pid>\d+)(?:-[0-9a-f]{8})?)"
+)
 
 
 def make(cluster: str) -> Path:
@@ -27,9 +29,12 @@ def make(cluster: str) -> Path:
     return path
 
 
-def code_directory(cluster: str) -> Path:
-    """The folder for a cluster's synced code on this host. Its users hold its :func:`lock_file` shared."""
-    return _base() / f"jdist-{cluster}-code"
+def code_directory(cluster: str, number: int = 0) -> Path:
+    """The folder for a cluster's synced code on this host. Its users hold its :func:`lock_file` shared.
+
+    ``number``: of another name, where another user has taken those before it.
+    """
+    return _base() / f"jdist-{cluster}-code{number or ''}"
 
 
 def lock_file(directory: Path) -> Path:

@@ -84,6 +84,7 @@ class Charter(Struct, frozen=True):
     public_port: int = 0  # 0: it is closed (see wire/transport/public_port).
     invitations: tuple[Invitation, ...] = ()
     agents: tuple[str, ...] = ()  # Public keys of the agents that have enrolled.
+    owners: dict[str, tuple[int, ...]] = {}  # The workers of each agent that has a place, by the agent's name.
     origin: Origin | None = None  # The notebook that it belongs to.
 
     def connection(self, pid: int, addresses: tuple[str, ...] = ()) -> Connection:
@@ -147,16 +148,16 @@ def write_keys(path: Path, content: Connection | Charter, *, replace: bool) -> N
     """Write the file atomically, mode 0600. Raises FileExistsError if there is one that is not to be replaced."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "wb") as f:
-        f.write(msgspec.json.encode(content))
-    if replace:
-        partial.rename(path)
-        return
     try:
-        os.link(partial, path)
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as f:
+            f.write(msgspec.json.encode(content))
+        if replace:
+            partial.rename(path)
+        else:
+            os.link(partial, path)
     finally:
-        partial.unlink()
+        partial.unlink(missing_ok=True)
 
 
 def read_connection(path: Path) -> Connection:

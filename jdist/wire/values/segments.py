@@ -29,7 +29,8 @@ SLICE = 32 << 20  # Bytes copied between two reports of progress.
 _SHARED_MEMORY = "/dev/shm"
 _MARGIN = 256 << 20  # Bytes that stay free of a file system, or a tenth of it if that is less.
 _NONCE = 32  # Bytes of a probe's nonce; its file holds it in hexadecimal.
-_NAME = re.compile(r"jdist-[A-Za-z0-9_.-]+-[0-9a-f]{32}")
+_CLUSTER = r"[A-Za-z0-9_.-]+"
+_NAME = re.compile(rf"jdist-{_CLUSTER}-[0-9a-f]{{32}}")
 
 Progress = Callable[[int], None]  # Called with the bytes copied so far, after every slice.
 
@@ -235,8 +236,11 @@ def sweep(cluster: str) -> list[str]:
     return _sweep(cluster, lambda _owner, _path: True)
 
 
-def sweep_dead(cluster: str) -> list[str]:
-    """Unlink the segments and probes of this user's ``cluster`` whose owners have ended; returns the paths."""
+def sweep_dead(cluster: str = "") -> list[str]:
+    """Unlink the segments and probes of this user's ``cluster`` whose owners have ended; returns the paths.
+
+    Without a cluster, those of all: of one that was killed as a whole, nobody else is left to do it.
+    """
     space = f"{pid_namespace():08x}"  # owners in other pid namespaces cannot be checked, and keep theirs
     return _sweep(cluster, lambda owner, _: owner[:8] == space and has_ended(int(owner[8:], 16)))
 
@@ -250,7 +254,8 @@ def sweep_handed_over(cluster: str) -> list[str]:
 
 def _sweep(cluster: str, is_to_go: Callable[[str, Path], bool]) -> list[str]:
     """Unlink this user's files of which ``is_to_go(owner, path)`` is true."""
-    pattern = re.compile(rf"jdist-{re.escape(_checked(cluster))}-([0-9a-f]{{16}})[0-9a-f]{{16}}")
+    name = re.escape(_checked(cluster)) if cluster else _CLUSTER
+    pattern = re.compile(rf"jdist-{name}-([0-9a-f]{{16}})[0-9a-f]{{16}}")
     swept: list[str] = []
     for path in (path for directory in _directories() for path in Path(directory).glob("jdist-*")):
         found = pattern.fullmatch(path.name)
@@ -279,7 +284,7 @@ def _directories() -> list[str]:
 
 
 def _checked(cluster: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9_.-]+", cluster) is None:
+    if re.fullmatch(_CLUSTER, cluster) is None:
         raise UsageError(f"cluster name {cluster!r} has characters other than letters, digits and _ . -")
     return cluster
 

@@ -231,7 +231,7 @@ def _strided(note: TensorNote, buffer: Buffer) -> torch.Tensor:
 
     dtype = _dtype(note)
     if not memoryview(buffer).nbytes:
-        return torch.empty(note.shape, dtype=dtype)
+        return torch.empty(note.shape, dtype=dtype, device="cpu")
     # A view of the tensor's own: torch keeps a reference to the object it was given but no export of its buffer, so a
     # release() of a shared memoryview elsewhere would free the memory under the tensor.
     view = memoryview(bytearray(buffer) if memoryview(buffer).readonly else buffer)
@@ -239,4 +239,4 @@ def _strided(note: TensorNote, buffer: Buffer) -> torch.Tensor:
     if raw.data_ptr() % dtype.itemsize:
         raw = raw.clone()
     # set_ on the storage, as frombuffer does not take every dtype and view() would leave a tensor that has a base.
-    return torch.empty(0, dtype=dtype).set_(raw.untyped_storage(), 0, note.shape)  # type: ignore[call-overload,no-any-return]
+    return torch.empty(0, dtype=dtype, device="cpu").set_(raw.untyped_storage(), 0, note.shape)  # type: ignore[call-overload,no-any-return]

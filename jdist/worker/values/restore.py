@@ -245,7 +245,7 @@ def _send(buffer: memoryview, dst: int) -> None:
 
 
 def _receive(size: int, src: int) -> memoryview:
-    target, device = torch.empty(size, dtype=torch.uint8), _transport()
+    target, device = torch.empty(size, dtype=torch.uint8, device="cpu"), _transport()
     for chunk in target.split(_CHUNK):
         there = chunk.to(device)  # the chunk itself, or room for it on a GPU
         dist.recv(there, src)

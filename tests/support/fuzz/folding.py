@@ -26,7 +26,7 @@ def fold(source: random.Random, worlds: int) -> int:
         d = Driver(2, on_death=source.choice(("replace", "wait")))
         d.ready()
         if source.random() < 0.2:
-            d.state.take_over()
+            d.state.take_over({"a-0": (0, 1), "a-1": (2, 3)})
         story: list[object] = []
         for _ in range(STEPS):
             match source.randrange(8):

@@ -127,14 +127,14 @@ def _local_world_size() -> int:
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy on the CPU, with the same strides."""
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).copy_(tensor.detach())
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
 
 
 def allocate(entry: Entry, meshes: Mapping[int, DeviceMesh], own_device: torch.device) -> torch.Tensor:
     """Room for an entry on this rank: a tensor on the CPU to be filled, or a DTensor's part of it."""
     dtype = dtype_of(entry.dtype)
     if entry.mesh < 0:
-        return torch.empty_strided(entry.shape, entry.stride, dtype=dtype)
+        return torch.empty_strided(entry.shape, entry.stride, dtype=dtype, device="cpu")
     mesh, placements = meshes[entry.mesh], [placement_of(text) for text in entry.placements]
     device = own_device if mesh.device_type == own_device.type else torch.device("cpu")
     part = torch.empty(local_shape(entry.shape, mesh, placements), dtype=dtype, device=device)

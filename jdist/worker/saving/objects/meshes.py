@@ -134,7 +134,7 @@ def _make(mesh: SavedMesh, shape: tuple[int, ...], own: DeviceMesh | None) -> De
             return own
     if ranks == whole and len(whole) == dist.get_world_size():
         return init_device_mesh(device_type, shape, mesh_dim_names=mesh.names or None)
-    return DeviceMesh(device_type, torch.tensor(ranks).reshape(shape), mesh_dim_names=mesh.names or None)
+    return DeviceMesh(device_type, torch.tensor(ranks, device="cpu").reshape(shape), mesh_dim_names=mesh.names or None)
 
 
 def make_groups(saved: Sequence[tuple[int, ...]]) -> list[Any]:

@@ -73,9 +73,9 @@ def held(
 class Again(Driver):
     """A controller that was started again, with a client."""
 
-    def __init__(self, **settings: Any):
+    def __init__(self, owners: dict[str, tuple[int, ...]] | None = None, **settings: Any):
         super().__init__(**settings)
-        self.state.take_over()
+        self.state.take_over(owners or dict.fromkeys([f"a-{n}" for n in range(8)], tuple(range(64))))
         self.attach()
 
     def back(self, node: int, what: HeldGeneration | None) -> None:
@@ -83,6 +83,19 @@ class Again(Driver):
         agent = self.add_agent(f"a-{node}", hello=False)
         agent.incarnations = {each.worker: each.incarnation for each in what.workers if each.pid} if what else {}
         self.step(FromAgent(agent.name, AgentHello(PROTOCOL, VERSION, facts(agent.name), 0, node, what)))
+
+
+def test_only_the_agent_that_had_workers_can_come_back_with_them() -> None:
+    """Another, which has enrolled as any node may, says that it holds node 0's: they stay where they are."""
+    d = Again({"a-0": (0, 1), "a-1": (2, 3)})
+    d.back(1, held(1))
+    d.step(FromAgent(d.add_agent("a-5", hello=False).name, AgentHello(PROTOCOL, VERSION, facts("h"), 0, 0, held(0))))
+    assert d.heard(Rejected)
+    assert d.state.model.phase == "gathering"
+    d.back(0, held(0))
+    assert d.state.model.phase == "ready"
+    assert d.state.model.world.nodes[0].agent == "a-0"
+    assert d.state.model.world.owners() == {"a-0": (0, 1), "a-1": (2, 3)}
 
 
 def test_an_idle_world_goes_on_as_it_is() -> None:
