@@ -18,7 +18,7 @@ from jdist.agent.processes.kernel import Kernel
 from jdist.agent.starters.starter import CreateTask
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import Handover, NamesSaved, RequestNames, SavingNames, WorkerFails
+from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, RequestNames, SavingNames, WorkerFails
 from jdist.wire.values.frames import Unpacker, pack
 
 _log = logging.getLogger("jdist.agent")
@@ -27,6 +27,7 @@ OWN = b"\0"  # The first byte of messages; anything else is faulthandler's text.
 _SILENCE = 10.0  # Seconds without progress after which a process that fails is ended.
 _ANSWER = 5.0  # Seconds in which one that is asked for its names begins to save them, or is ended.
 _PACKET = 1 << 20
+_MOST_GIVEN = 8  # Processes that end as they load the names, before these are given up.
 
 _unpack: Unpacker[Any] = Unpacker(Handover)
 
@@ -50,6 +51,7 @@ class HandoverServer:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._saved: dict[int, tuple[int, int]] = {}  # By worker: the memory's descriptor, and its size.
+        self._given: dict[int, int] = {}  # By worker: how many processes have been given the names.
         self._deadlines: dict[Kernel, asyncio.TimerHandle] = {}
         self._connections: dict[socket.socket, bytes] = {}  # Each with the identity of its worker, once that is known.
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -64,6 +66,7 @@ class HandoverServer:
 
     def forget(self, worker: int) -> None:
         """Drop what the last process of this worker has saved."""
+        self._given.pop(worker, None)
         if worker in self._saved:
             os.close(self._saved.pop(worker)[0])
 
@@ -141,15 +144,22 @@ class HandoverServer:
                 return fds[1:]
             case RequestNames():
                 self._give(kernel.worker, sock)
+            case NamesLoaded():
+                self.forget(kernel.worker)
         return fds
 
     def _give(self, worker: int, sock: socket.socket) -> None:
-        """Hand the names to the process that asks for them. Nothing is kept: what it cannot load, no other can."""
+        """Hand the names to the process that asks for them. They are kept until it has loaded them.
+
+        If it ends before that, because a name's own code ends it, its successor leaves that name out.
+        """
+        self._given[worker] = self._given.get(worker, 0) + 1
+        if self._given[worker] > _MOST_GIVEN:
+            self.forget(worker)
         fd, nbytes = self._saved.get(worker, (-1, 0))
         answer: Message = NamesSaved(nbytes) if fd >= 0 else SavingNames()
         with contextlib.suppress(OSError):  # it has ended
             socket.send_fds(sock, [OWN + pack(answer)], [fd] if fd >= 0 else [])
-        self.forget(worker)
 
     def _await(self, kernel: Kernel, seconds: float | None = None) -> None:
         """Kill the process if it neither reports progress in time nor ends by itself."""

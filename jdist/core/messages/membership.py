@@ -201,6 +201,10 @@ class SavingNames(Message, frozen=True):
     """The names are being saved: sent again and again while that makes progress."""
 
 
+class NamesLoaded(Message, frozen=True):
+    """A worker has taken over the names of the process before it, as far as that is possible."""
+
+
 class NamesSaved(Message, frozen=True):
     """The names have been saved in the memory whose descriptor comes along."""
 
@@ -305,5 +309,6 @@ ToAgent = Welcome | LivenessRenewed | Rejected | StartWorker | EndWorkers | Shut
 ToUnauthenticated = Enrolled | Rejected
 WorkerMessage = WorkerHello | EndOverdue
 ToWorker = RequestHandover | Shutdown
-Handover = WorkerFails | SavingNames | NamesSaved | RequestNames  # At an agent's socket for names, both ways.
+# At an agent's socket for names, both ways.
+Handover = WorkerFails | SavingNames | NamesSaved | RequestNames | NamesLoaded
 RankReplyBody = Invited | PlaceOpened | Resized

@@ -16,6 +16,7 @@ from jdist.worker.handover.memory import NamesWriter
 from jdist.worker.handover.pickler import NamesPickler
 
 _PATIENCE = 5.0  # Seconds without progress until a name is omitted; the agent ends the process after ten.
+_LONGEST = 30.0  # Seconds for one name, whatever its progress: a pickle need have no end.
 _LOOK = 0.5  # Seconds between two checks of the progress.
 
 
@@ -44,13 +45,17 @@ class Attempt:
         self._running.acquire()
         _thread.start_new_thread(self._run, ())
         seen, since = ("", 0), time.monotonic()
+        began = since
         while not self._running.acquire(timeout=_LOOK):
             now, at = (self.pickler.name, self._writer.written), time.monotonic()
+            if now[0] != seen[0]:
+                began = at
             if now != seen:
                 seen, since = now, at
-            elif self.pickler.name and at - since > _PATIENCE:
+            limit = _PATIENCE if at - since > _PATIENCE else _LONGEST
+            if now[0] and (at - since > _PATIENCE or at - began > _LONGEST):
                 self._writer.discard()
-                raise NotSaved(now[0], f"saving it took longer than {_PATIENCE:g} s")
+                raise NotSaved(now[0], f"saving it took longer than {limit:g} s")
         if self._failure is not None:
             self._writer.discard()
             raise self._failure

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class NamesWriter:
 
     def __init__(self, report: Callable[[], None]):
         self.fd = os.memfd_create("jdist-names", os.MFD_CLOEXEC)
+        self._limit = max(0, free_memory())
         self._report = report
         self._reported = time.monotonic()
         self._is_discarded = False
@@ -39,7 +41,9 @@ class NamesWriter:
         self.written = 0  # Bytes so far, also of a write that goes on.
 
     def write(self, data: Any) -> int:
-        """Append to the pickles."""
+        """Append to the pickles. Raises MemoryError when they take more than there is."""
+        if self.end + memoryview(data).nbytes > self._limit:
+            raise MemoryError(f"its pickle takes more than the {self._limit:,} bytes of memory that are free")
         written = self._write_at(self.end, memoryview(data).cast("B"))
         self.end += written
         return written
@@ -82,12 +86,26 @@ class NamesWriter:
 
 
 class NamesReader:
-    """The memory as it is read."""
+    """The memory as it is read.
+
+    Behind what was written, a reader notes which name it is about to load. A name at which two processes have ended is
+    not loaded by the next.
+    """
 
     def __init__(self, fd: int, nbytes: int):
         self._fd = fd
+        self.has_read = 0  # Bytes of buffers, so far.
         length = int.from_bytes(self._read(nbytes - 8, 8), "little")
         self.index = msgspec.msgpack.decode(self._read(nbytes - 8 - length, length), type=Index)
+
+        notes = os.pread(fd, 1 << 16, nbytes)
+        self._own_note = nbytes + len(notes)
+        ended_at = Counter(int.from_bytes(notes[at : at + 4], "little") for at in range(0, len(notes), 4))
+        self.deadly = {number for number, times in ended_at.items() if times > 1}
+
+    def note(self, number: int) -> None:
+        """The name of this number is about to be loaded."""
+        os.pwrite(self._fd, number.to_bytes(4, "little"), self._own_note)
 
     def pickle_of(self, number: int) -> bytes:
         """The pickle of a name, by its number in the index."""
@@ -106,6 +124,7 @@ class NamesReader:
             if not read:
                 raise ProtocolError(f"buffer {number} ends after {done} of {nbytes} bytes")
             done += read
+            self.has_read += read
 
     def _read(self, at: int, nbytes: int) -> bytes:
         data = os.pread(self._fd, nbytes, at) if at >= 0 and nbytes >= 0 else b""

@@ -18,7 +18,7 @@ from tornado.ioloop import IOLoop
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.groups import CarriedNames
-from jdist.core.messages.membership import Handover, NamesSaved, RequestNames, SavingNames, WorkerFails
+from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, RequestNames, SavingNames, WorkerFails
 from jdist.core.messages.observation import Observation
 from jdist.core.settings import WorkerSpec
 from jdist.wire.values.frames import Unpacker, pack
@@ -129,7 +129,7 @@ class NamesHandover:
         def run() -> None:
             try:
                 done.set_result(self._load())
-            except Exception as e:  # what was saved is damaged, or there is no memory for it
+            except BaseException as e:  # what was saved is damaged, or there is no memory for it
                 _log.info("worker %d could not load its names", self._spec.worker, exc_info=True)
                 done.set_result(CarriedNames(0, error=f"{type(e).__name__}: {e}"))
 
@@ -154,5 +154,6 @@ class NamesHandover:
         try:
             return load(NamesReader(fds[0], message.nbytes), self._shell, self._environment)
         finally:
+            self._send(NamesLoaded())
             for fd in fds:
                 os.close(fd)
