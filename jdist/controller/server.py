@@ -77,7 +77,7 @@ class Server:
             raise
         self._streams = PeerStreams(self._port.send, self._on_overrun)
         self._streams.on_answer = self._on_answer
-        self._doubted: dict[str, str] = {}  # Agents that may be dead, with the liveness connections that have ended.
+        self._suspects: dict[str, str] = {}  # Agents that may be dead, with the liveness connections that have ended.
         self._data = DataServer(cluster, self._on_life_end)
         self._data.listen(LOOPBACK, charter.data_port)
         if self._public_port is not None:
@@ -148,9 +148,9 @@ class Server:
         peer = self._state.model.liveness_names.get(name, "")
         if is_dead and peer in self._agents():
             # It may have been ended by what lies between: then the agent is still connected, and answers.
-            self._doubted[peer] = name
+            self._suspects[peer] = name
             self._streams.probe(peer)
-            self._resolve_doubt(peer, name, self._loop.time() + _ANSWERED)
+            self._check_suspect(peer, name, self._loop.time() + _ANSWERED)
         else:
             self._end_life(name, is_dead=is_dead)
 
@@ -158,19 +158,19 @@ class Server:
         self._data.forget_all(self._state.model.liveness_names.get(name, ""))
         self.feed(PeerGone(name, is_dead))
 
-    def _resolve_doubt(self, peer: str, name: str, until: float) -> None:
+    def _check_suspect(self, peer: str, name: str, until: float) -> None:
         """Take an agent to be dead once there is no connection to it, or if it has not answered in time."""
-        if self._doubted.get(peer) != name:
+        if self._suspects.get(peer) != name:
             return
         if self._streams.is_connected(peer) and self._loop.time() < until:
-            self._loop.call_later(_LOOK_AGAIN, self._resolve_doubt, peer, name, until)
+            self._loop.call_later(_LOOK_AGAIN, self._check_suspect, peer, name, until)
         else:
-            del self._doubted[peer]
+            del self._suspects[peer]
             self._end_life(name, is_dead=True)
 
     def _on_answer(self, peer: str) -> None:
         """An agent lives whose liveness connection has ended."""
-        name = self._doubted.pop(peer, "")
+        name = self._suspects.pop(peer, "")
         if name:
             self._end_life(name, is_dead=False)
 

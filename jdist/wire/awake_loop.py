@@ -16,7 +16,7 @@ _PAUSE = 2.0  # Seconds between two looks at the time after which the process wa
 
 
 class AwakeClock:
-    """Seconds, as of ``source``, less those for which nobody could ask; it is asked often."""
+    """Seconds, as of ``source``, less those in which it was not asked; it is asked often."""
 
     def __init__(self, source: Callable[[], float] = time.monotonic):
         self._source = source

@@ -89,7 +89,7 @@ ToWorker = _Cells | saving.ToWorker | groups.FormWorld | code.ToWorker | members
 
 
 def instead_of(message: object, reason: str) -> Message | None:
-    """What is sent in place of a message that cannot be sent, for the ``reason``; None: nobody waits for it."""
+    """What is sent in place of a message that cannot be sent, for the ``reason``; None: nothing waits for it."""
     match message:
         case runs.RankDone():
             error = ErrorInfo("NotSent", f"how the cell ended could not be sent: {reason}")

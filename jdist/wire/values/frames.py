@@ -2,7 +2,7 @@
 
 A payload is a message, which is a msgpack map, or an array of several that travel together. The sender of a message
 checks whether the other end takes it, since only the sender can say what could not be sent. A request is refused as a
-whole; of a report, for which somebody may wait, what cannot be sent is replaced.
+whole; of a report, for which a user may wait, what cannot be sent is replaced.
 """
 
 import logging

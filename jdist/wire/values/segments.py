@@ -239,7 +239,7 @@ def sweep(cluster: str) -> list[str]:
 def sweep_dead(cluster: str = "") -> list[str]:
     """Unlink the segments and probes of this user's ``cluster`` whose owners have ended; returns the paths.
 
-    Without a cluster, those of all: of one that was killed as a whole, nobody else is left to do it.
+    Without a cluster, those of all: of one that was killed as a whole, no process is left to do it.
     """
     space = f"{pid_namespace():08x}"  # owners in other pid namespaces cannot be checked, and keep theirs
     return _sweep(cluster, lambda owner, _: owner[:8] == space and has_ended(int(owner[8:], 16)))

@@ -8,7 +8,7 @@
                     tensors/                a checkpoint of torch.distributed.checkpoint
     DIR/.writing-ID/                        the same while it is being written
 
-Each rank that writes holds a shared lock on a file in ``.writing-ID``. A folder that nobody holds is abandoned: its
+Each rank that writes holds a shared lock on a file in ``.writing-ID``. A folder that no rank holds is abandoned: its
 ranks have died, and whoever begins the next save there removes it. A save gets its number at its end, so that two
 clusters may save into one folder.
 """

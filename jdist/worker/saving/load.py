@@ -46,7 +46,7 @@ class _Source(Struct, frozen=True):
     names: RankNames
 
 
-class _Save:
+class _OpenSave:
     """A save that is being loaded, whose folder is open. ``path`` is its name, for messages."""
 
     def __init__(self, path: Path, inside: Path):
@@ -82,7 +82,7 @@ def read_manifest_of(directory: str) -> Manifest:
     """The manifest of the newest save in a directory. Raises UsageError."""
     path = folder.newest(Path(directory))
     with folder.opened(path) as inside:
-        return _Save(path, inside).manifest
+        return _OpenSave(path, inside).manifest
 
 
 def load(directory: str, names: tuple[str, ...], sources: dict[int, int], namespace: dict[str, Any]) -> LoadReport:
@@ -95,11 +95,11 @@ def load(directory: str, names: tuple[str, ...], sources: dict[int, int], namesp
     __tracebackhide__ = True
     path = Path(exchange.decided(None, lambda _: str(folder.newest(Path(directory)))))
     with contextlib.ExitStack() as open_folders:
-        saved = exchange.agreed(lambda: _Save(path, open_folders.enter_context(folder.opened(path))))
+        saved = exchange.agreed(lambda: _OpenSave(path, open_folders.enter_context(folder.opened(path))))
         return _load(saved, names, sources, namespace)
 
 
-def _load(saved: _Save, names: tuple[str, ...], sources: dict[int, int], namespace: dict[str, Any]) -> LoadReport:
+def _load(saved: _OpenSave, names: tuple[str, ...], sources: dict[int, int], namespace: dict[str, Any]) -> LoadReport:
     this, manifest = this_rank(), saved.manifest
     source, decisions = exchange.agreed(lambda: _choose(saved, names, sources))
     tables = source.names
@@ -119,7 +119,7 @@ def _load(saved: _Save, names: tuple[str, ...], sources: dict[int, int], namespa
     return LoadReport(str(saved.path), kept, (*made, *decisions), lost)
 
 
-def _choose(saved: _Save, names: tuple[str, ...], sources: dict[int, int]) -> tuple[_Source, list[str]]:
+def _choose(saved: _OpenSave, names: tuple[str, ...], sources: dict[int, int]) -> tuple[_Source, list[str]]:
     """The units that this rank loads, and what was decided for all ranks."""
     manifest = saved.manifest
     known = {each.name for each in manifest.names}
@@ -151,7 +151,7 @@ def _choose(saved: _Save, names: tuple[str, ...], sources: dict[int, int]) -> tu
     return _Source(tuple(units), own), _decisions(saved, names, size, sources)
 
 
-def _decisions(saved: _Save, names: tuple[str, ...], size: int, sources: Mapping[int, int]) -> list[str]:
+def _decisions(saved: _OpenSave, names: tuple[str, ...], size: int, sources: Mapping[int, int]) -> list[str]:
     """What the other number of ranks means for names that differ by rank; the same text on all ranks."""
     manifest = saved.manifest
     if size == manifest.world_size and not sources:
@@ -185,7 +185,7 @@ def _shown(units: Any, names: tuple[str, ...]) -> str:
 
 
 def _read_entries(
-    saved: _Save, source: _Source, meshes: Mapping[int, Any], own: torch.device
+    saved: _OpenSave, source: _Source, meshes: Mapping[int, Any], own: torch.device
 ) -> dict[str, torch.Tensor]:
     """The tensors of the units, by label; each rank reads its own parts."""
     notes = {entry.label: entry for unit in source.units for entry in unit.entries}

@@ -87,7 +87,7 @@ def live(monkeypatch: pytest.MonkeyPatch, runtime_directory: Path) -> Live:
     """Runs an agent, does something to it at its first beat, and returns its exit code."""
     monkeypatch.setattr(main, "ControllerLink", Link)
     monkeypatch.setattr(workers, "ChildReaper", Reaper)
-    monkeypatch.setattr(main, "sweep_dead", lambda _: None)
+    monkeypatch.setattr(main, "sweep_dead", lambda *_: None)
 
     def live(act: Callable[[Agent, Link], None]) -> int:
         starter = Starter()
