@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 
+from jdist.wire.transport.acceptor import Acceptor
 from jdist.wire.transport.dialing import dial_data
 
 _NAME_LIMIT = 128
@@ -19,16 +20,10 @@ class DataGateway:
     def __init__(self, path: str, data_port: tuple[str, int]):
         self._data_port = data_port
         self._loop = asyncio.get_running_loop()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(path)
-        self._listener.listen(64)
-        self._listener.setblocking(False)
-        self._loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # the worker has ended
-            sock, _ = self._listener.accept()
-            self._loop.run_in_executor(None, self._hand_over, sock)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(path)
+        listener.listen(64)
+        self._acceptor = Acceptor(listener, lambda sock: self._loop.run_in_executor(None, self._hand_over, sock))
 
     def _hand_over(self, sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):  # the worker has ended
@@ -42,5 +37,4 @@ class DataGateway:
                 sock.sendall(f"{self._data_port[0]}:{self._data_port[1]}: {e}".encode())
 
     def close(self) -> None:
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
+        self._acceptor.close()

@@ -19,6 +19,7 @@ from jdist.agent.starters.starter import CreateTask
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, RequestNames, SavingNames, WorkerFails
+from jdist.wire.transport.acceptor import Acceptor
 from jdist.wire.values.frames import Unpacker, pack
 
 _log = logging.getLogger("jdist.agent")
@@ -54,11 +55,10 @@ class HandoverServer:
         self._given: dict[int, int] = {}  # By worker: how many processes have been given the names.
         self._deadlines: dict[Kernel, asyncio.TimerHandle] = {}
         self._connections: dict[socket.socket, bytes] = {}  # Each with the identity of its worker, once that is known.
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(path)
-        self._listener.listen(64)
-        self._listener.setblocking(False)
-        self._loop.add_reader(self._listener, self._accept)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(path)
+        listener.listen(64)
+        self._acceptor = Acceptor(listener, self._handle_connection)
 
     def has_names(self, worker: int) -> bool:
         """Whether the last process of this worker has handed its names over."""
@@ -87,16 +87,15 @@ class HandoverServer:
             self.forget(worker)
         for timer in self._deadlines.values():
             timer.cancel()
-        for sock in (self._listener, *self._connections):
+        self._acceptor.close()
+        for sock in self._connections:
             self._loop.remove_reader(sock)
             sock.close()
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            sock, _ = self._listener.accept()
-            sock.setblocking(False)
-            self._connections[sock] = b""
-            self._loop.add_reader(sock, self._receive, sock)
+    def _handle_connection(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._connections[sock] = b""
+        self._loop.add_reader(sock, self._receive, sock)
 
     def _receive(self, sock: socket.socket) -> bool:
         """Read one packet, the first of which is the worker's identity; returns whether there was one."""

@@ -7,6 +7,7 @@ for the next generation: a world that is formed does not need it at once.
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import signal
@@ -28,6 +29,7 @@ from jdist.wire.processes import on_exit
 _log = logging.getLogger("jdist.agent")
 
 _STORE_TIMEOUT = 60.0
+_numbers = itertools.count()  # One that is given up may still run when the next is started.
 
 
 async def start_reporter(
@@ -38,7 +40,7 @@ async def start_reporter(
     Raises LaunchError, with what it wrote last if it ends without a report, and TimeoutError ``timeout`` seconds after
     its start.
     """
-    path, log = directory / f"{name}-report", directory / f"{name}.log"
+    path, log = directory / f"{name}-report-{next(_numbers)}", directory / f"{name}.log"
     path.unlink(missing_ok=True)
     loop, is_over = asyncio.get_running_loop(), asyncio.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:

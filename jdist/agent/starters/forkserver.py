@@ -73,7 +73,10 @@ class PreforkedChild:
 
     def fill(self) -> None:
         """Fork the next child. Where that fails it is tried again, and reported, when a child is needed."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            return
         with theirs, contextlib.suppress(OSError):
             self._pid = self._fork_twice(lambda: self._wait(ours, theirs))
             self._socket = ours
@@ -158,15 +161,17 @@ def _fork_twice(sock: socket.socket, agent_pid: int, life: Callable[[], None]) -
     read_end, write_end = os.pipe()
     middle = os.fork()
     if middle == 0:
-        os.close(read_end)
-        set_name("jdist-next")  # until it calls itself something else; never like the forkserver
-        child = os.fork()
-        if child == 0:
-            os.close(write_end)
-            sock.close()
-            _run_and_exit(agent_pid, life)
-        os.write(write_end, str(child).encode())
-        os._exit(0)
+        try:
+            os.close(read_end)
+            set_name("jdist-next")  # until it calls itself something else; never like the forkserver
+            child = os.fork()
+            if child == 0:
+                os.close(write_end)
+                sock.close()
+                _run_and_exit(agent_pid, life)
+            os.write(write_end, str(child).encode())
+        finally:
+            os._exit(0)  # whatever fails here: a second process must not go on as the forkserver
     os.close(write_end)
     with os.fdopen(read_end, "rb") as f:
         pid = f.read()
