@@ -18,8 +18,11 @@ import msgspec
 import pytest
 
 import jdist
+from jdist.client.blocking import bridge
 from jdist.client.lifecycle.start import Progress
+from jdist.wire.processes import has_ended
 from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.streams import unknown
 from support import anatomy
 from support.cells import ALL_REDUCE
 from support.waits import eventually
@@ -150,3 +153,17 @@ def test_the_death_of_an_agent_is_seen_at_once_all_the_same(fresh_cluster: Start
     os.kill(anatomy.agent(own, 1), signal.SIGKILL)
     assert run.wait(20)
     assert run.outcomes[1].kind == "lost"
+
+
+def test_a_cluster_that_has_dropped_this_client_is_stopped_all_the_same(fresh_cluster: Start) -> None:
+    """The controller drops a client that takes nothing of what it is sent, such as one that was stopped for long."""
+    own = fresh_cluster(1)
+    own.run("kept = 1")
+    link, controller = own.asynchronous.link, anatomy.controller(own)
+    bridge().loop.call_soon_threadsafe(link._on_frames, unknown(1))
+    assert eventually(lambda: link.lost)
+    with pytest.raises(jdist.ConnectionLost, match=r"does not know this client any more.*attach"):
+        own.run("1")
+    assert not has_ended(controller)
+    own.stop()
+    assert eventually(lambda: has_ended(controller))

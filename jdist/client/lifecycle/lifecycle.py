@@ -194,7 +194,8 @@ class ClusterLifecycle:
         charter = find.charter_of(link.connection)  # the controller removes it
         if link.is_dropped:
             with contextlib.suppress(ConnectionLost):  # it has ended since
-                link = await self._open_link(link.connection)
+                dropped, link = link, await self._open_link(link.connection)
+                dropped.close()
                 self._adopt(link)
         if not link.lost:
             link.send(StopCluster(now))
