@@ -19,7 +19,7 @@ from jdist.worker.cells.cuda_context import CudaContext
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
 from jdist.worker.gloo.connections import LOST_CONNECTION
 from jdist.worker.groups import on_reform
-from jdist.worker.kernel.guarded import guarded
+from jdist.worker.kernel.guarded import guarded, text_of
 from jdist.worker.kernel.installed import path_of_shown
 from jdist.worker.queries.introspection import near_miss
 
@@ -75,7 +75,7 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     remedies = error.remedies if isinstance(error, JdistError) else ()
     if isinstance(error, SystemExit) and error.code == _USAGE:
         remedies = _SCRIPT
-    text, failure = guarded(lambda: error.message if isinstance(error, JdistError) else str(error))
+    text, failure = (error.message, None) if isinstance(error, JdistError) else text_of(error)
     evalue = f"(an exception whose text raises {type(failure).__name__})" if text is None else text
     if isinstance(error, NameError):
         evalue += near_miss(error, shell.user_ns)

@@ -19,7 +19,7 @@ PRIVATE = {
     "ipykernel.iostream.OutStream": "_buffers _flush _isatty",
     "ipykernel.zmqshell.ZMQInteractiveShell": "_last_traceback _showtraceback",
     "IPython.core.formatters.BaseFormatter": "_check_return _return_type",
-    "IPython.core.interactiveshell.InteractiveShell": "_format_exception_for_storage",
+    "IPython.core.interactiveshell.InteractiveShell": "_format_exception_for_storage _get_exc_info",
     "IPython.core.compilerop.CachingCompiler": "_filename_map",
     "IPython.core.ultratb.VerboseTB": "get_records",
 }
@@ -81,16 +81,28 @@ def last_traceback(shell: Any) -> list[str]:
     return list(shell._last_traceback or ())
 
 
+def show_unless(shell: Any, show: Callable[[type[BaseException], BaseException, Any], bool]) -> None:
+    """Have the shell show an error in its own way only if ``show(kind, error, traceback)`` has not shown it."""
+    own = shell.showtraceback
+
+    def showtraceback(exc_tuple: Any = None, *args: Any, **options: Any) -> None:
+        kind, error, tb = shell._get_exc_info(exc_tuple)
+        if not show(kind, error, tb):
+            own(exc_tuple, *args, **options)
+
+    shell.showtraceback = showtraceback
+
+
 def show_traceback(shell: Any, kind: type[BaseException], error: BaseException, lines: list[str]) -> None:
     """Publish a traceback."""
     shell._showtraceback(kind, error, lines)
 
 
-def reuse_shown_traceback(shell: Any) -> None:
+def reuse_shown_traceback(shell: Any, text_of: Callable[[BaseException], str]) -> None:
     """Have IPython's record of a failed cell take the traceback that was shown; it would render it a second time."""
 
     def recorded(error: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
-        return {"ename": type(error).__name__, "evalue": str(error), "traceback": last_traceback(shell)}
+        return {"ename": type(error).__name__, "evalue": text_of(error), "traceback": last_traceback(shell)}
 
     shell._format_exception_for_storage = recorded
 

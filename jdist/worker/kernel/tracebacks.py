@@ -19,7 +19,8 @@ from IPython.core import interactiveshell, ultratb
 from stack_data.utils import collapse_repeated
 
 from jdist.worker.cells import script
-from jdist.worker.compat.ipykernel import cell_numbers, reuse_shown_traceback, show_traceback
+from jdist.worker.compat.ipykernel import cell_numbers, reuse_shown_traceback, show_traceback, show_unless
+from jdist.worker.kernel.guarded import described, text_of
 from jdist.worker.kernel.shell import InputRefused
 from jdist.worker.observe.call_log import OWN_FILES
 
@@ -133,8 +134,17 @@ def adapt(shell: Any) -> None:
         show_traceback(shell, kind, error, lines)
         return lines
 
+    def show_without_text(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> bool:
+        """Show an error whose text cannot be had, which IPython would ask for; False if it can be."""
+        if text_of(error)[1] is None:
+            return False
+        lines = traceback.format_tb(tb and _within_script(tb))
+        show_traceback(shell, kind, error, ["".join(lines), described(error)])
+        return True
+
     shell.set_custom_exc((KeyboardInterrupt, InputRefused), show)
-    reuse_shown_traceback(shell)
+    show_unless(shell, show_without_text)
+    reuse_shown_traceback(shell, lambda error: text_of(error)[0] or "")
 
 
 warm()
