@@ -13,6 +13,7 @@ import jdist
 from jdist.core.errors import UsageError
 from jdist.wire.values.frames import MAX_MESSAGE
 from support import anatomy
+from support.waits import eventually
 
 if TYPE_CHECKING:
     from support.leaks import Traces
@@ -133,3 +134,24 @@ def test_an_end_that_is_lost_on_its_way_is_replaced_by_an_error(own: jdist.Clust
         assert error.ename == "NotReported"
         assert "every name is kept" in error.evalue
         assert "written" in ran.outcomes[rank].stdout
+
+
+SLOW = """
+class Slow(Exception):
+    def __str__(self):
+        import time
+        print("asked", flush=True)
+        time.sleep(10**6)
+raise Slow()
+"""
+
+
+def test_stop_ends_the_wait_for_the_text_of_an_error(own: jdist.Cluster) -> None:
+    texts: list[str] = []
+    run = own.run(SLOW, background=True)
+    run.watch(lambda m: texts.extend(getattr(item, "text", "") for item in getattr(m, "items", ())))
+    assert eventually(lambda: "asked" in "".join(texts))
+    run.cancel()
+    assert run.wait(60)
+    assert {outcome.kind for outcome in run.outcomes.values()} == {"interrupted"}, "no rank was replaced"
+    assert own.run("kept").values == {0: 1, 1: 2}

@@ -139,7 +139,8 @@ def adapt(shell: Any) -> None:
         if text_of(error)[1] is None:
             return False
         lines = traceback.format_tb(tb and _within_script(tb))
-        show_traceback(shell, kind, error, ["".join(lines), described(error)])
+        text = described(error)
+        show_traceback(shell, kind, Exception(text), ["".join(lines), text])  # the shell asks for its text
         return True
 
     shell.set_custom_exc((KeyboardInterrupt, InputRefused), show)
