@@ -75,8 +75,8 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     remedies = error.remedies if isinstance(error, JdistError) else ()
     if isinstance(error, SystemExit) and error.code == _USAGE:
         remedies = _SCRIPT
-    text, failure = (error.message, None) if isinstance(error, JdistError) else text_of(error)
-    evalue = f"(an exception whose text raises {type(failure).__name__})" if text is None else text
+    text, failure = (error.message, "") if isinstance(error, JdistError) else text_of(error)
+    evalue = f"(an exception whose text raises {failure})" if text is None else text
     if isinstance(error, NameError):
         evalue += near_miss(error, shell.user_ns)
     frames = _frames(shell)

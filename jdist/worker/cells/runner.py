@@ -31,7 +31,7 @@ from jdist.worker.compat.ipykernel import allow_input, allows_input, main_lock, 
 from jdist.worker.descriptors import DescriptorReserve
 from jdist.worker.kernel.appearance import remove_prompts
 from jdist.worker.kernel.forked import end_with_cell
-from jdist.worker.kernel.guarded import described, guarded
+from jdist.worker.kernel.guarded import described, forget_texts, guarded, text_of
 from jdist.worker.kernel.shell import last_error_kept
 from jdist.worker.metrics.publisher import MetricPublisher
 from jdist.worker.observe.observer import RunSpans
@@ -119,6 +119,7 @@ class CellRunner:
             finally:
                 kernel.post_handler_hook()
                 self._end_if_on(cell, failure)
+                forget_texts()
 
     def _prepare(self, cell: ExecuteCell) -> None:
         self._streams.catch_up()  # what children of the last cell have written since its end is the last cell's
@@ -264,6 +265,9 @@ class CellRunner:
                 "NotReported", f"how the cell ended could not be described: {described(failure or Exception())}"
             )
             done = RankDone(cell.run, self._worker, "error", self._seconds(), error=error)
+        error = result and result.error_in_exec
+        if error is not None and text_of(error)[0] is None:
+            result.error_in_exec = RuntimeError(described(error))  # ipykernel asks for the text once more
         self._end(done)
 
     def _outcome(self, cell: ExecuteCell, result: Any) -> RankDone:

@@ -2,6 +2,7 @@
 whatever it raises ends there, SystemExit included, and an interrupt may end it, too.
 """
 
+from collections import deque
 from collections.abc import Callable
 from types import CodeType
 from typing import TypeVar
@@ -17,28 +18,33 @@ def guarded(action: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return None, e
 
 
-_last: list[tuple[BaseException, str | None, BaseException | None]] = []  # The text that was asked for last.
+_asked: deque[tuple[BaseException, str | None, str]] = deque(maxlen=4)  # The errors whose texts were asked for last.
 
 
-def text_of(error: BaseException) -> tuple[str | None, BaseException | None]:
-    """The text of an error, or what asking for it raised. An error is asked once: its text may take a user's code long,
-    and who has interrupted that does not want to wait for it again.
+def text_of(error: BaseException) -> tuple[str | None, str]:
+    """The text of an error, or None and the type of what asking for it raised.
+
+    An error is asked once in a cell: its text may take a user's code long, and who has interrupted that does not want
+    to wait for it again.
     """
-    if not _last or _last[0][0] is not error:
-        _last[:] = [(error, *guarded(lambda: str(error)))]
-    return _last[0][1:]
+    for asked, text, failure in _asked:
+        if asked is error:
+            return text, failure
+    text, raised = guarded(lambda: str(error))
+    _asked.append((error, text, "" if raised is None else type(raised).__name__))
+    return _asked[-1][1:]
 
 
-def forget_text() -> None:
-    """Let go of the error."""
-    _last.clear()
+def forget_texts() -> None:
+    """Let go of the errors; their frames refer to what the cell has used."""
+    _asked.clear()
 
 
 def described(error: BaseException) -> str:
     """``ValueError: no``, also where the error's own text cannot be had."""
     text, failure = text_of(error)
-    if failure is not None:
-        return f"{type(error).__name__}, whose text raises {type(failure).__name__}"
+    if text is None:
+        return f"{type(error).__name__}, whose text raises {failure}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -20,7 +20,6 @@ from jdist.core.remedy import Remedy
 from jdist.worker.compat.ipykernel import allows_input, give_no_input, show_traceback
 from jdist.worker.groups import on_reform
 from jdist.worker.kernel import formatter
-from jdist.worker.kernel.guarded import forget_text
 
 _DEBUG = Remedy("debug", "run cells in the frames in which ranks have failed")
 
@@ -92,7 +91,6 @@ def _places_of_last_error(shell: Any) -> list[tuple[Any, str]]:
 
 def forget_last_error(shell: Any) -> None:
     """Free the frames of the last error, unless the user's own names still refer to them."""
-    forget_text()
     for owner, name in _places_of_last_error(shell):
         if owner is not sys:
             setattr(owner, name, None)

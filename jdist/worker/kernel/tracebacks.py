@@ -136,7 +136,7 @@ def adapt(shell: Any) -> None:
 
     def show_without_text(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> bool:
         """Show an error whose text cannot be had, which IPython would ask for; False if it can be."""
-        if text_of(error)[1] is None:
+        if text_of(error)[0] is not None:
             return False
         lines = traceback.format_tb(tb and _within_script(tb))
         text = described(error)
