@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator
@@ -22,6 +23,8 @@ from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, describe_ranks
 from jdist.core.topology import Topology
 from jdist.wire.values.objects import decode
+
+_log = logging.getLogger(__name__)
 
 
 class Remote:
@@ -201,7 +204,7 @@ class CellRun:
                 self._past.add(message)  # metrics are in `logged`
             watchers = list(self._watchers)
         for watcher in watchers:
-            watcher(message)
+            _tell(watcher, message)
         if self.state == "done":
             with self._lock:
                 self._over.set_result(None)
@@ -209,7 +212,7 @@ class CellRun:
             with self._changed:
                 self._changed.notify_all()
             for watcher in watchers:
-                watcher(None)
+                _tell(watcher, None)
 
     def _apply(self, message: Message) -> None:
         match message:
@@ -248,7 +251,7 @@ class CellRun:
 
     def _tell_late(self, message: Message) -> None:
         if self.is_done and self.on_late is not None:
-            self.on_late(message)
+            _tell(self.on_late, message)
 
     def _set_paused(self, paused: dict[int, RankPaused]) -> None:
         self.paused = paused
@@ -270,6 +273,14 @@ class CellRun:
     def __repr__(self) -> str:
         done = f"{len(self.outcomes)} of {len(self.ranks)} done"
         return f"<CellRun {self.number} on ranks {self.ranks}: {self.state}, {done}>"
+
+
+def _tell(watcher: Callable[[Any], None], message: Message | None) -> None:
+    """What shows a run may fail; the run ends all the same, and is shown by the others."""
+    try:
+        watcher(message)
+    except Exception:
+        _log.exception("a message about a run could not be shown")
 
 
 def _value(rank: int, payload: PayloadWire, held: str) -> Any:

@@ -200,3 +200,19 @@ def test_a_run_that_others_have_begun_is_taken_over_as_it_is() -> None:
     seen: list[Message | None] = []
     r.watch(seen.append)
     assert seen == [paused]
+
+
+def test_a_watcher_that_raises_keeps_neither_the_run_from_ending_nor_the_others_from_watching() -> None:
+    r = run()
+    seen: list[object] = []
+
+    def fail(message: object) -> None:
+        raise OSError("the page is full")
+
+    r.watch(fail)
+    r.watch(seen.append)
+    for message in (Output(7, (Text((0,), "stdout", "on\n"),)), RankDone(7, 0, "value"), RankDone(7, 1, "value")):
+        r.feed(message)
+    r.feed(RunEnded(7, "", 1.0))
+    assert r.wait(0)
+    assert (len(seen), seen[-1]) == (5, None)
