@@ -159,7 +159,12 @@ def _load(sock: socket.socket, modules: Sequence[str]) -> None:
 def _fork_twice(sock: socket.socket, agent_pid: int, life: Callable[[], None]) -> int:
     """The pid of a new process that becomes the agent's child, and then does nothing but ``life``."""
     read_end, write_end = os.pipe()
-    middle = os.fork()
+    try:
+        middle = os.fork()
+    except OSError:
+        os.close(read_end)
+        os.close(write_end)
+        raise
     if middle == 0:
         try:
             os.close(read_end)

@@ -84,3 +84,25 @@ def test_one_that_answers_too_late_becomes_nothing(
     os.kill(pid, signal.SIGCONT)
     assert eventually(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z")
     assert not became.exists()
+
+
+def test_a_child_that_cannot_be_forked_is_reported_and_makes_no_second_forkserver(
+    monkeypatch: pytest.MonkeyPatch, became: Path
+) -> None:
+    """The intermediate process, where `fork` fails, must not go on as what it was forked from."""
+    original, parent = os.fork, os.getpid()
+
+    def fork_once() -> int:
+        if os.getpid() != parent:
+            raise BlockingIOError("no more processes")
+        return original()
+
+    monkeypatch.setattr(os, "fork", fork_once)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        with pytest.raises(OSError, match="before it forked"):
+            module._fork_twice(theirs, parent, became.touch)
+        theirs.close()
+        ours.settimeout(10)
+        assert ours.recv(1) == b"", "nobody else holds the socket"
+    assert not became.exists()
