@@ -69,6 +69,18 @@ def test_a_pause_costs_no_rank_its_names(fresh_cluster: Start, of: str) -> None:
     assert [rank.fresh for rank in own.status().ranks] == [False, False]
 
 
+def test_an_interrupt_continues_a_rank_that_was_stopped(fresh_cluster: Start) -> None:
+    own = fresh_cluster(2)
+    own.run("kept = rank + 1")
+    run = own.run("while True: pass", background=True)
+    assert eventually(lambda: run.state == "running")
+    os.kill(anatomy.worker(own, 1), signal.SIGSTOP)
+    run.cancel()
+    assert run.wait(30)
+    assert {outcome.kind for outcome in run.outcomes.values()} == {"interrupted"}
+    assert own.run("kept", timeout=30).values == {0: 1, 1: 2}
+
+
 class Proxy:
     """Passes on what comes to a TCP port; ``close_all`` ends its connections in order, as one does that were idle."""
 

@@ -128,9 +128,11 @@ class Kernel:
     def await_interrupt(self) -> None:
         """Interrupt the process from outside unless its control thread hears of the interrupt soon.
 
-        While C code holds the interpreter's lock, that thread cannot run; but much of such code looks for signals.
+        While C code holds the interpreter's lock, that thread cannot run; but much of such code looks for signals. A
+        process that was stopped (SIGSTOP) is continued, as it could not be interrupted otherwise.
         """
         self.handle_interrupt_heard()
+        self.signal(signal.SIGCONT)
         loop = asyncio.get_running_loop()
         self._unheard = loop.call_later(_HEARD, self.signal, signal.SIGINT)
 
