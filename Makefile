@@ -17,6 +17,7 @@
 #   make pictures  the pictures of the README and the docs, from a real JupyterLab; PICTURES='hang' for some of them
 #   make bench   the benchmarks
 #   make soak    random programs under random faults; SOAK='--seconds 3600' for an hour, '--seed 7' for the same again
+#   make worst-day  hostile cells and faults of the machine in pairs, as root; WORST_DAY='--pairs 500 --seed 1'
 #   make clean   remove .venv and the caches
 #
 #   make demo PYTHON=/path/to/python3.12                another interpreter
@@ -47,7 +48,7 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab test-heart test-torch test-python FORCE lab labextension lint lint-lab translations docs pictures bench soak clean
+.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab test-heart test-torch test-python FORCE lab labextension lint lint-lab translations docs pictures bench soak worst-day clean
 .DELETE_ON_ERROR:
 
 help:
@@ -187,6 +188,9 @@ bench: $(TOOLS)
 
 soak: $(TOOLS)
 	PYTHONPATH=tests $(BIN)/python -m support.soak.soak $(SOAK)
+
+worst-day: $(TOOLS)
+	PYTHONPATH=tests $(BIN)/python -m support.soak.worst_day $(WORST_DAY)
 
 clean:
 	rm -rf $(VENV) .venv-torch-* .venv-python-* labextension/built labextension/lib labextension/node_modules tests/support/hub/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist site

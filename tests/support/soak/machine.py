@@ -187,6 +187,23 @@ def killed_controller(stage: Stage, rng: random.Random) -> Iterator[set[int]]:
 
 
 @contextlib.contextmanager
+def stolen_ports(stage: Stage, rng: random.Random) -> Iterator[set[int]]:
+    """The controller is killed, and something else that never answers takes its ports."""
+    pid = anatomy.controller(stage.cluster)
+    with contextlib.suppress(psutil.Error):
+        ports = [c.laddr for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        _signal(pid, signal.SIGKILL)
+        psutil.Process(pid).wait(5)
+        with contextlib.ExitStack() as stack:
+            for ip, port in ports:
+                with contextlib.suppress(OSError):
+                    stack.enter_context(socket.create_server((ip, port)))
+            yield set()
+        return
+    yield set()
+
+
+@contextlib.contextmanager
 def saving(stage: Stage, rng: random.Random) -> Iterator[set[int]]:
     """A save, which waits until the cell has ended."""
     with _meanwhile(lambda: stage.cluster.save(str(stage.saves / "run"), keep=1)):
@@ -214,7 +231,7 @@ def _meanwhile(action: Callable[[], object]) -> Iterator[None]:
     _LEFT.append(thread)
 
 
-_LEFT: list[threading.Thread] = []
+_LEFT: list[threading.Thread] = []  # Saves and pulls that were begun.
 
 
 def waiting(seconds: float) -> int:
@@ -253,5 +270,6 @@ ALL: dict[Fault, int] = {
     pulling: 2,
     killed_worker: 1,
     killed_controller: 1,
+    stolen_ports: 1,
 }
 """Each with how often it is chosen."""

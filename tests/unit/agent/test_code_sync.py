@@ -154,14 +154,24 @@ def test_a_folder_that_nobody_holds_is_swept_and_one_in_use_is_not(folder: CodeF
 
 
 def test_a_folder_that_somebody_else_could_have_made_is_not_used(runtime_directory: Path) -> None:
-    path = directories.code_directory("ba9876543210")
-    path.mkdir()
-    path.chmod(0o777)
+    taken = [directories.code_directory("ba9876543210", number) for number in range(9)]
+    for path in taken[:2]:
+        path.mkdir()
+        path.chmod(0o777)
     try:
+        first, second = CodeFolder("ba9876543210"), CodeFolder("ba9876543210")
+        assert first.path == second.path == taken[2]
+        first.close()
+        second.close()
+        assert not taken[2].exists()
+        for path in taken[2:]:
+            path.mkdir()
+            path.chmod(0o777)
         with pytest.raises(PermissionError, match="not this user's own"):
             _ = CodeFolder("ba9876543210").path
     finally:
-        path.rmdir()
+        for path in taken:
+            path.rmdir()
 
 
 def test_the_newest_tree_comes_first_on_the_path_and_a_package_by_its_parent(folder: CodeFolder) -> None:

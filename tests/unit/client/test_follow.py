@@ -28,7 +28,7 @@ class FakeObserver:
     """An attached client whose answers the test decides."""
 
     def __init__(self) -> None:
-        self.link = SimpleNamespace(lost="")
+        self.link = SimpleNamespace(lost="", connection=SimpleNamespace(name="c1"))
         self.watcher: Callable[[Message], None]
         self.error: Exception | None = None
         self.polls = 0
@@ -118,6 +118,21 @@ def test_a_cluster_is_polled_when_it_changes_and_ranks_that_live_are_observed(ob
         assert (observer.polls, observer.observed) == (4, [[0]] * 4)
         await follower.close()
         assert observer.is_detached
+
+    asyncio.run(scenario())
+
+
+def test_a_report_that_cannot_be_handled_does_not_end_it(observer: FakeObserver) -> None:
+    async def scenario() -> None:
+        follower = Recorder()
+        await follower.next()
+        observer.error = KeyError("an unexpected field")
+        follower.poll_now()
+        assert await follower.next() is KeyError
+        observer.error = None
+        follower.poll_now()
+        assert await follower.next() == ("report", True, {})
+        await follower.close()
 
     asyncio.run(scenario())
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.core.errors import UsageError
-from jdist.core.topology import Mesh, Topology, parse_nproc
+from jdist.core.topology import Mesh, Topology, check_size, parse_nproc
 
 counts = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 
@@ -97,3 +97,14 @@ def test_nproc_per_node(text: str, nnodes: int, expected: tuple[int, ...]) -> No
 def test_a_bad_nproc_per_node_is_named(text: str, nnodes: int, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse_nproc(text, nnodes)
+
+
+@pytest.mark.parametrize(("nnodes", "text"), [(1, "1000000000"), (1000, "100"), (3, "1,2,1000000000"), (10**9, "1")])
+def test_no_cluster_of_any_size_is_begun(nnodes: int, text: str) -> None:
+    with pytest.raises(UsageError, match="more than jdist starts; at most"):
+        parse_nproc(text, nnodes)
+
+
+def test_the_largest_clusters() -> None:
+    check_size(4096, (16,))
+    assert len(parse_nproc("8", 4096)) == 4096

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import pytest
 
-from jdist.wire.standard_streams import prepare_streams
+from jdist.wire.standard_streams import prepare_streams, say
 
 TEXT = "● run 7 … é \udcff"
 
@@ -43,3 +44,15 @@ def test_a_closed_stream_takes_text_and_others_are_left_alone(monkeypatch: pytes
     with sys.stdout:
         assert not sys.stdout.isatty()
         sys.stdout.write("●")
+
+
+def test_what_nobody_can_read_any_more_is_said_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        say("joined")
+        monkeypatch.undo()
+        with pytest.raises(BrokenPipeError):
+            stream.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)  # which its end can flush to

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import AbortReason, RankEnd, Run, RunBook
 from jdist.core.messages.runs import RankDone
+from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo
 
 
@@ -147,3 +148,18 @@ def test_wakeups() -> None:
     assert book.next_deadline() is None
     book.running[1].give_up_at = 11.0
     assert book.next_deadline() == 11.0
+
+
+def test_what_cannot_end_by_itself_is_no_activity() -> None:
+    book = queued((0,))
+    assert not book.is_active
+    start(book)
+    (run,) = book.running.values()
+    assert book.is_active
+    run.asking.add(0)
+    assert not book.is_active
+    run.asking.clear()
+    run.verdict = Verdict(1, "missing", (0,), (1,), "rank 0 has not entered all_reduce")
+    assert not book.is_active
+    run.verdict = None
+    assert book.is_active

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import string
@@ -42,6 +43,24 @@ def test_the_file_and_its_folder_are_closed_to_others(tmp_path: Path, umask: int
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert read_connection(path) == CONNECTION
     assert [p.name for p in path.parent.iterdir()] == ["jdist-c1.json"]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_full_disk_keeps_nobody_from_writing_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
+    path = connection_path(tmp_path, "c1")
+
+    def full(*_: object) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("msgspec.json.encode", full)
+        with pytest.raises(OSError, match="No space"):
+            write_keys(path, CONNECTION, replace=replace)
+    assert list(tmp_path.iterdir()) == []
+    write_keys(path, CONNECTION, replace=replace)
+    assert read_connection(path) == CONNECTION
 
 
 def test_a_name_that_is_taken_is_refused_and_its_file_kept(tmp_path: Path) -> None:
