@@ -4,7 +4,8 @@ The plan is made and written by the public parts of torch.distributed.checkpoint
 ranks meet only while it is made; each then writes by itself, also while the next cell runs.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,53 @@ from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan
 
+from jdist.core.errors import UsageError
 from jdist.core.ranks import RankSet
 from jdist.worker.saving import exchange
 from jdist.worker.saving.objects.entries import Entry
 
+_LONGEST = 600.0  # Seconds for one copy to be made.
 
-class StagedPlanner(DefaultSavePlanner):
-    """Plans with the ranks' own tensors, and writes copies of them."""
+
+class Copies:
+    """The copies that are written, by their keys. One thread makes them, while another writes those that are there."""
 
     def __init__(self) -> None:
+        self._made: dict[str, torch.Tensor] = {}
+        self._is_over = False
+        self._changed = threading.Condition()
+
+    def make(self, copies: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take each as it is made. Whoever waits for one that has not come is told so, also if this is interrupted."""
+        try:
+            for key, copy in copies:
+                with self._changed:
+                    self._made[key] = copy
+                    self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+
+    def get(self, key: str) -> torch.Tensor:
+        """Wait for one. Raises UsageError if it is not made."""
+        with self._changed:
+            while key not in self._made:
+                if self._is_over or not self._changed.wait(_LONGEST):
+                    raise UsageError("the values have not been copied to the end")
+            return self._made[key]
+
+
+class CopyPlanner(DefaultSavePlanner):
+    """Plans with the ranks' own tensors, and writes copies of them."""
+
+    def __init__(self, copies: Copies) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self.staged: Mapping[str, torch.Tensor] = {}
+        self._copies = copies
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """The copy that is written for an entry."""
-        return self.staged[index.fqn]
+        return self._copies.get(index.fqn)
 
 
 class TensorWriter:
@@ -37,7 +70,8 @@ class TensorWriter:
     def __init__(self, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
         """Plan together with all other ranks."""
         self._writer = FileSystemWriter(folder, sync_files=True)
-        self._planner = StagedPlanner()
+        self.copies = Copies()
+        self._planner = CopyPlanner(self.copies)
         is_first = dist.get_rank() == 0
         self._planner.set_up_planner(tensors, self._writer.storage_meta(), is_first)
         self._writer.set_up_storage_writer(is_first)
@@ -47,13 +81,9 @@ class TensorWriter:
         self.nbytes = sum(size * staged_dtype.itemsize for size, staged_dtype in _sizes(self._metadata))
 
     @property
-    def keys(self) -> set[str]:
-        """The keys of the tensors that this rank writes: of one that all ranks have, only one of them."""
-        return {item.index.fqn for item in self._plan.items}
-
-    def stage(self, staged: Mapping[str, torch.Tensor]) -> None:
-        """Take the copies that are to be written, one for each of ``keys``."""
-        self._planner.staged = staged
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the tensors that this rank writes, in that order: of one that all ranks have, only one does."""
+        return tuple(dict.fromkeys(item.index.fqn for item in self._plan.items))
 
     def _plan_for_all(self, plans: list[SavePlan]) -> list[tuple[SavePlan, Metadata]]:
         plans, metadata = self._planner.create_global_plan(plans)

@@ -4,9 +4,9 @@
 
     every rank   pickle its names in units, compute the tensors' digests        (objects/)
     rank 0       compare them: what is equal everywhere is written once
-    every rank   plan the checkpoint, copy the tensors that it will write       (plan.py)
+    every rank   plan the checkpoint, and copy the tensors that it writes        (plan.py)
     ------------ the cell ends
-    every rank   write tensors and names, then a file that says so              (writing.py)
+    every rank   write what has been copied, also before the cell ends, and names, then a file that says so (writing.py)
     the last     complete the checkpoint, write the manifest, rename the folder
 """
 
@@ -97,9 +97,10 @@ def save(directory: str, names: tuple[str, ...], save_id: str, keep: int, namesp
         return _begin_to_write(this, save_id, (writing, final, held), keep, (entries, meshes, units), decision, began)
     except BaseException:  # an interrupt, or a lost rank: it is given up everywhere
         folder.discard(writing)
+        raise
+    finally:
         if held >= 0:
             os.close(held)
-        raise
 
 
 def _begin_to_write(
@@ -121,10 +122,9 @@ def _begin_to_write(
         for label, entry in entries.notes.items()
     }
     writer = TensorWriter(writing / folder.TENSORS, {keys[label]: tensor for label, tensor in entries.tensors.items()})
-    wanted = writer.keys
-    mine = [label for label, key in keys.items() if key in wanted]
-    staged = exchange.agreed(lambda: entries.stage(mine))
-    writer.stage({keys[label]: tensor for label, tensor in staged.items()})
+    labels = {key: label for label, key in keys.items()}
+    mine = {key: labels[key] for key in writer.keys}
+    exchange.agreed(lambda: entries.check_memory(mine.values()))
     shared = tuple(unit for unit in units if unit.names in decision.units)
     own = RankNames(
         tuple(unit for unit in units if unit.names not in decision.units),
@@ -151,8 +151,9 @@ def _begin_to_write(
         mesh,
         tuple(this.setup),
     )
-    planned = PlannedSave(save_id, rank, writing, final, held, writer, files, manifest, keep, began)
+    planned = PlannedSave(save_id, rank, writing, final, os.dup(held), writer, files, manifest, keep, began)
     BackgroundSave(this, planned).start()
+    exchange.agreed(lambda: writer.copies.make((key, entries.copy(label)) for key, label in mine.items()))
     saved_names = tuple(name.name for name in decision.names)
     return SaveReport(str(final), saved_names, decision.left_out, writer.nbytes, time.monotonic() - began)
 

@@ -97,21 +97,21 @@ class Entries:
         is_own = device.type == self._own.type and device.index in (None, self._own.index)
         return "own" if is_own and device.type != "cpu" else str(device)
 
-    def stage(self, labels: Collection[str]) -> dict[str, torch.Tensor]:
-        """Copies of these entries on the CPU, of DTensors this rank's parts, so that the ranks can go on.
-
-        Raises UsageError without the memory for that.
-        """
-        tensors = {label: self.tensors[label] for label in labels}
-        parts = {label: t.to_local() if isinstance(t, DTensor) else t for label, t in tensors.items()}
-        needed = sum(part.numel() * part.element_size() for part in parts.values())
+    def check_memory(self, labels: Collection[str]) -> None:
+        """Raise UsageError without the memory for copies of these entries."""
+        parts = [_part(self.tensors[label]) for label in labels]
+        needed = sum(part.numel() * part.element_size() for part in parts)
         free = free_memory() // _local_world_size()
         if needed > free:
             raise UsageError(
                 f"copying the values takes {format_bytes(needed)}, and {format_bytes(max(free, 0))} of memory are "
                 "free for this rank; save fewer names"
             )
-        return {label: _copy(part) for label, part in parts.items()}
+
+    def copy(self, label: str) -> torch.Tensor:
+        """A copy of an entry on the CPU with the same strides, of a DTensor this rank's part."""
+        part = _part(self.tensors[label])
+        return torch.empty_strided(part.size(), part.stride(), dtype=part.dtype, device="cpu").copy_(part.detach())
 
     def digests(self) -> dict[str, str]:
         """A digest of each entry that is no DTensor."""
@@ -125,9 +125,8 @@ def _local_world_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU, with the same strides."""
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
+def _part(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def allocate(entry: Entry, meshes: Mapping[int, DeviceMesh], own_device: torch.device) -> torch.Tensor:
