@@ -39,13 +39,15 @@ class PastOutput:
             self._tails[item.rank, item.stream] = item
             return
         of = {(item.area, rank) for rank in item.ranks}
-        if isinstance(item, Clear) and item.wait:
+        if isinstance(item, Display) and item.is_update:  # it clears nothing
+            if self._update(item):
+                return
+        elif isinstance(item, Clear) and item.wait:
             self._cleared |= of
         else:
             self._drop_displays(item.area, item.ranks if isinstance(item, Clear) else self._due(of))
             self._cleared -= of
-        if not (isinstance(item, Display) and item.is_update and self._update(item)):
-            self._keep(item)
+        self._keep(item)
 
     def _due(self, of: set[tuple[int, int]]) -> tuple[int, ...]:
         """The ranks of these whose displays are cleared by what they write next."""

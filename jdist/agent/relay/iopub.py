@@ -5,6 +5,7 @@ the rank's log on this node; from then on only its newest lines travel, with the
 """
 
 import copy
+import functools
 import heapq
 import itertools
 import math
@@ -41,6 +42,7 @@ _SMALL_DISPLAY = 64 << 10  # Bytes of a display that has room when larger ones h
 _SMALL_LIMIT = 5 << 20  # this many bytes together with those.
 _LONGEST_NAME = 60  # Characters of the name of a widget.
 _LONGEST_ID = 1000  # Characters of a display's id.
+_LEVELS = 300  # Levels of nesting by which a display stays below what can be encoded.
 _PIECE = 1 << 20  # Characters of one item of text; a longer one travels in pieces.
 _PARCEL = 4 << 20  # Characters and bytes in one message. Another item, a display say, may still begin below that.
 
@@ -188,10 +190,12 @@ class _RankOutput:
                 del self.items[-1]
             if not item.wait:
                 self._drop_displays(len(self.items), item.area)
+        elif isinstance(item, Display) and item.is_update:
+            if self._replace(item):
+                return
         elif not isinstance(item, Tail):
-            self._drop_displays(self._newest_clear(item.area), item.area)
-        if not (isinstance(item, Display) and item.is_update and self._replace(item)):
-            self.items.append((arrived, item))
+            self._drop_displays(self._count_cleared(item.area), item.area)
+        self.items.append((arrived, item))
 
     def add_text(self, number: Callable[[], int], worker: int, name: Literal["stdout", "stderr"], text: str) -> None:
         """Have text wait, as a part of the last item if that is text of the same stream."""
@@ -205,8 +209,8 @@ class _RankOutput:
                 self.add(number(), piece)
             last = self.items[-1][1]
 
-    def _newest_clear(self, area: int) -> int:
-        """The place of the clear, among what waits, that takes effect with the next output in the area; 0: none."""
+    def _count_cleared(self, area: int) -> int:
+        """How many of the waiting items are cleared by the next output in the area: those before a clear at the end."""
         last = len(self.items) - 1
         is_clear = last >= 0 and isinstance(item := self.items[last][1], Clear) and item.area == area
         return last if is_clear else 0
@@ -220,11 +224,13 @@ class _RankOutput:
         ]
 
     def _replace(self, update: Display) -> bool:
-        """Put an update of a display in the place of one that waits."""
-        for at, (arrived, item) in enumerate(self.items):
-            if isinstance(item, Display) and item.is_update and item.display_id == update.display_id:
-                self.items[at] = arrived, update
-                return True
+        """Put an update of a display in the place of one that waits, unless the display has been shown again since."""
+        for at in range(len(self.items) - 1, -1, -1):
+            arrived, item = self.items[at]
+            if isinstance(item, Display) and item.display_id == update.display_id:
+                if item.is_update:
+                    self.items[at] = arrived, update
+                return item.is_update
         return False
 
     def note_capture(self, content: CommContent) -> None:
@@ -311,17 +317,28 @@ class OutputRelay:
         content = read_content(message, DisplayContent)
         part = self._part(message.run, worker)
         display_id = str(content.transient.get("display_id", ""))[:_LONGEST_ID]
-        try:
-            shown, metadata = encodable(_without_widget(content.data)), encodable(content.metadata)
-        except RecursionError:
-            shown, metadata = {"text/plain": "[a display that is nested too deeply was left out]"}, {}
+        shown = _without_widget(content.data)
         data = part.displays.admit(shown, len(bytes(message.content)), display_id) if shown else {}
         if not data:
             return
-        metadata = metadata if data is shown else {}
+        metadata = content.metadata if data is shown else {}
         is_result, is_update = message.kind == "execute_result", message.kind == "update_display_data"
         display = Display((worker,), data, metadata, display_id, is_result, is_update, part.area)
-        part.add(next(self._arrivals), display)
+        part.add(next(self._arrivals), _encodable(display))
+
+
+def _encodable(display: Display) -> Display:
+    """The display with what a message can carry of it, and those who decode the message can read."""
+    try:
+        msgspec.msgpack.encode(functools.reduce(lambda inner, _: [inner], range(_LEVELS), display))
+        return display
+    except (OverflowError, UnicodeEncodeError, RecursionError):
+        pass
+    try:
+        data, metadata = encodable(display.data), encodable(display.metadata)
+    except RecursionError:
+        data, metadata = {"text/plain": "[a display that is nested too deeply was left out]"}, {}
+    return msgspec.structs.replace(display, data=data, metadata=metadata)
 
 
 def _without_widget(data: dict[str, Any]) -> dict[str, Any]:

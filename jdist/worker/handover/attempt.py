@@ -8,7 +8,6 @@ Each attempt has its own writer. That of an abandoned thread is discarded, so th
 """
 
 import _thread
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +15,8 @@ from jdist.worker.handover.memory import NamesWriter
 from jdist.worker.handover.pickler import NamesPickler
 
 _PATIENCE = 5.0  # Seconds without progress until a name is omitted; the agent ends the process after ten.
-_LONGEST = 30.0  # Seconds for one name, whatever its progress: a pickle need have no end.
-_LOOK = 0.5  # Seconds between two checks of the progress.
+_LONGEST = 120.0  # Seconds for one name, whatever its progress: a pickle need have no end.
+_LOOK = 0.5  # Seconds between two checks of the progress. Both times are counted in checks, in which the process ran.
 
 
 class NotSaved(Exception):
@@ -44,18 +43,16 @@ class Attempt:
         """Pickle; each name, and where its pickle begins. Raises NotSaved for the first that cannot be."""
         self._running.acquire()
         _thread.start_new_thread(self._run, ())
-        seen, since = ("", 0), time.monotonic()
-        began = since
+        name, written, quiet, looks = "", 0, 0, 0
         while not self._running.acquire(timeout=_LOOK):
-            now, at = (self.pickler.name, self._writer.written), time.monotonic()
-            if now[0] != seen[0]:
-                began = at
-            if now != seen:
-                seen, since = now, at
-            limit = _PATIENCE if at - since > _PATIENCE else _LONGEST
-            if now[0] and (at - since > _PATIENCE or at - began > _LONGEST):
-                self._writer.discard()
-                raise NotSaved(now[0], f"saving it took longer than {limit:g} s")
+            is_same = name == self.pickler.name
+            looks = looks + 1 if is_same else 0
+            quiet = quiet + 1 if is_same and written == self._writer.written else 0
+            name, written = self.pickler.name, self._writer.written
+            for count, limit in ((quiet, _PATIENCE), (looks, _LONGEST)):
+                if name and count * _LOOK > limit:
+                    self._writer.discard()
+                    raise NotSaved(name, f"saving it took longer than {limit:g} s")
         if self._failure is not None:
             self._writer.discard()
             raise self._failure

@@ -13,10 +13,12 @@ import psutil
 from msgspec import Struct
 
 from jdist.core.errors import ProtocolError
+from jdist.core.quantities import format_bytes
 from jdist.wire.values.segments import ALIGNMENT, SLICE
 
 _PROGRESS_EVERY = 0.5  # Seconds.
 _MARGIN = 0.05  # Share of the memory that has to stay free.
+_ALWAYS = 256 << 20  # Bytes that pickles may take where little memory counts as free.
 
 
 class Index(Struct, frozen=True):
@@ -33,7 +35,7 @@ class NamesWriter:
 
     def __init__(self, report: Callable[[], None]):
         self.fd = os.memfd_create("jdist-names", os.MFD_CLOEXEC)
-        self._limit = max(0, free_memory())
+        self._limit = max(_ALWAYS, free_memory())
         self._report = report
         self._reported = time.monotonic()
         self._is_discarded = False
@@ -43,7 +45,7 @@ class NamesWriter:
     def write(self, data: Any) -> int:
         """Append to the pickles. Raises MemoryError when they take more than there is."""
         if self.end + memoryview(data).nbytes > self._limit:
-            raise MemoryError(f"its pickle takes more than the {self._limit:,} bytes of memory that are free")
+            raise MemoryError(f"it takes more than the {format_bytes(self._limit)} of memory that are free")
         written = self._write_at(self.end, memoryview(data).cast("B"))
         self.end += written
         return written
@@ -147,5 +149,7 @@ def free_memory() -> int:
         inside = next(line for line in lines if line.startswith("0::"))[3:].lstrip("/")
         folder = Path("/sys/fs/cgroup") / inside
         limit, used = (int((folder / f"memory.{what}").read_text()) for what in ("max", "current"))
+        counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        used -= int(counts.get("inactive_file", 0))  # cached files, which make room
         free = min(free, int(limit * (1 - _MARGIN)) - used)
     return free

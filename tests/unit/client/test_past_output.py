@@ -62,3 +62,12 @@ def test_an_update_takes_the_place_of_what_it_changes() -> None:
     assert kept(first, of_one) == [first, of_one]
     assert kept(of_one, of_one) == [of_one], "of a display of another cell"
     assert kept(first, Clear((0, 1)), update) == [Clear((0, 1)), update]
+
+
+def test_an_update_does_not_clear() -> None:
+    first, clear, update = (
+        shown("a", display_id="x"),
+        Clear((0,), wait=True),
+        shown("b", display_id="x", is_update=True),
+    )
+    assert kept(first, clear, update) == [shown("b", display_id="x"), clear]

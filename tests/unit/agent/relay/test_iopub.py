@@ -421,6 +421,28 @@ def test_displays_that_are_cleared_or_updated_before_they_are_sent_do_not_travel
     assert sent.text(0) == "".join(f"{n}\n" for n in range(50)), "text is kept, for the outcome"
 
 
+def test_an_update_stays_behind_the_display_that_it_updates(made: Make) -> None:
+    r, sent = made()
+    x = {"display_id": "x"}
+    r.record(0, display({"text/plain": "1"}, "update_display_data", transient=x))
+    r.record(0, KernelMessage("clear_output", 1, msgspec.Raw(b'{"wait": false}'), ()))
+    r.record(0, display({"text/plain": "2"}, transient=x))
+    r.record(0, display({"text/plain": "3"}, "update_display_data", transient=x))
+    r.record(0, display({"text/plain": "4"}, "update_display_data", transient=x))
+    r.flush()
+    shown = [(i.data["text/plain"], i.is_update) for i in sent.items() if isinstance(i, Display)]
+    assert shown == [("1", True), ("2", False), ("4", True)]
+
+
+def test_an_update_does_not_clear(made: Make) -> None:
+    r, sent = made()
+    r.record(0, display({"text/plain": "a"}, transient={"display_id": "x"}))
+    r.record(0, KernelMessage("clear_output", 1, msgspec.Raw(b'{"wait": true}'), ()))
+    r.record(0, display({"text/plain": "b"}, "update_display_data", transient={"display_id": "x"}))
+    r.flush()
+    assert [type(item) for item in sent.items()] == [Display, Clear, Display]
+
+
 def test_a_clear_at_once_takes_what_waits_and_several_clears_are_one(made: Make) -> None:
     r, sent = made()
     r.record(0, display({"text/plain": "a"}))

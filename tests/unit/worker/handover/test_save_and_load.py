@@ -6,6 +6,7 @@ import collections
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.groups import CarriedNames
 from jdist.worker.handover import attempt, memory, save, session
+from jdist.worker.handover import load as load_module
 from jdist.worker.handover.load import load
 from jdist.worker.handover.memory import NamesReader, NamesWriter
 from jdist.worker.handover.rebuild import LostValue
@@ -288,6 +290,41 @@ def test_without_memory_the_largest_name_is_left_out(carry: Carry, monkeypatch: 
     assert dict(report.lost) == {"large": "4.0 MB, and 100 kB of memory were free to save it in"}
     assert names["small"].numel() == 10
     assert memory.free_memory() < 1 << 60
+
+
+def test_where_no_memory_counts_as_free_small_names_are_carried(carry: Carry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: -(1 << 30))  # as a cgroup's count with its cached files says
+    names, report = carry("n, words = 7, ['a', 'b']")
+    assert (names["n"], names["words"], report.lost) == (7, ["a", "b"], ())
+
+
+SHARED = """
+class Refuses:
+    def __init__(self): self.x = 1
+    def __setstate__(self, state): raise ValueError('no')
+first = [['p'], Refuses(), ['q']]
+a = [[f'el{i}'] for i in range(8)]
+second = [Refuses()]
+b = {'first': a[0], 'last': a[7]}
+"""
+
+
+def test_what_names_share_is_theirs_however_long_it_takes_to_go_on_behind_one_that_fails(
+    carry: Carry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = load_module._count_of
+
+    def slow(data: bytes) -> int:
+        time.sleep(0.2)
+        return count(data)
+
+    monkeypatch.setattr(load_module, "_LOOK", 0.02)
+    monkeypatch.setattr(load_module, "_PATIENCE", 2)
+    monkeypatch.setattr(load_module, "_count_of", slow)
+    names, report = carry(SHARED)
+    assert dict(report.lost) == {"first": "ValueError: no", "second": "ValueError: no"}
+    assert names["b"] == {"first": ["el0"], "last": ["el7"]}
+    assert names["b"]["first"] is names["a"][0]
 
 
 GPUS = """
