@@ -225,7 +225,9 @@ class WorkerHandlers:
                 self._flush_run(message.run)
                 self._node.send(runs.InputRequest(message.run, kernel.worker, request.prompt, request.password))
         elif message.kind == "jdist_done" and message.buffers:
-            self._handle_done(_done(message.buffers[0]))
+            done = _done(message.buffers[0])
+            if not self._late_ends.take_replaced(done):
+                self._handle_done(done)
         elif message.kind in _reports and message.buffers:
             self._flush_run(message.run)
             report = _reports[message.kind](message.buffers[0])

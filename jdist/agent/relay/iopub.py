@@ -5,7 +5,6 @@ the rank's log on this node; from then on only its newest lines travel, with the
 """
 
 import copy
-import functools
 import heapq
 import itertools
 import math
@@ -329,8 +328,11 @@ class OutputRelay:
 
 def _encodable(display: Display) -> Display:
     """The display with what a message can carry of it, and those who decode the message can read."""
+    nested: Any = display
+    for _ in range(_LEVELS):
+        nested = [nested]
     try:
-        msgspec.msgpack.encode(functools.reduce(lambda inner, _: [inner], range(_LEVELS), display))
+        msgspec.msgpack.encode(nested)
         return display
     except (OverflowError, UnicodeEncodeError, RecursionError):
         pass

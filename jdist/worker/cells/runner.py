@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -265,9 +266,9 @@ class CellRunner:
                 "NotReported", f"how the cell ended could not be described: {described(failure or Exception())}"
             )
             done = RankDone(cell.run, self._worker, "error", self._seconds(), error=error)
-        error = result and result.error_in_exec
-        if error is not None and text_of(error)[0] is None:
-            result.error_in_exec = RuntimeError(described(error))  # ipykernel asks for the text once more
+        raised = result and result.error_in_exec
+        if raised is not None and text_of(raised)[0] is None:
+            result.error_in_exec = RuntimeError(described(raised))  # ipykernel asks for the text once more
         self._end(done)
 
     def _outcome(self, cell: ExecuteCell, result: Any) -> RankDone:
@@ -292,7 +293,7 @@ class CellRunner:
         finally:
             self._cell = None
             self.spans.end(done.run)
-            self.announce_end(done.run)
+            self._kernel.iopub_thread.schedule(partial(self.announce_end, done.run))  # behind the end itself
             self.on_end(done.run)
             self.idle.set()
 

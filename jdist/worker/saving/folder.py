@@ -7,10 +7,11 @@
                     names/rank-3.msgpack    rank 3's other names, and where its tensors are
                     tensors/                a checkpoint of torch.distributed.checkpoint
     DIR/.writing-ID/                        the same while it is being written
+    DIR/.given-up-ID/                       the same while it is being removed
 
 Each rank that writes holds a shared lock on a file in ``.writing-ID``. A folder that no rank holds is abandoned: its
 ranks have died, and whoever begins the next save there removes it. A save gets its number at its end, so that two
-clusters may save into one folder.
+clusters may save into one folder. It is completed, or given up, by renaming: of two that try, one succeeds.
 """
 
 import contextlib
@@ -28,11 +29,14 @@ from pathlib import Path
 
 from jdist.core.errors import UsageError
 from jdist.core.manifest import MANIFEST
+from jdist.wire.processes import host_id
 
 _SAVE = re.compile(r"save-(\d{6,})")
 _WRITING = ".writing-"
+_GIVEN_UP = ".given-up-"
 _COMPLETING = "parts.complete"
 _IN_USE = "in-use"
+_QUIET = 300.0  # Seconds without a change after which what other hosts have written is taken for abandoned.
 _STALE = 24 * 3600.0  # Seconds after which it is taken for abandoned where files cannot be locked.
 
 TENSORS = "tensors"
@@ -64,15 +68,15 @@ def begin(directory: Path, save: str) -> tuple[Path, Path]:
 
 
 def next_save(directory: Path) -> Path:
-    """What the next save in a directory is to be called."""
-    numbers = [number for number, _ in saves(directory)]
+    """What the next save in a directory is to be called: one more than any folder there, complete or not."""
+    numbers = [int(match[1]) for path in directory.iterdir() if (match := _SAVE.fullmatch(path.name))]
     return directory / f"save-{max(numbers, default=0) + 1:06d}"
 
 
 def hold(writing: Path) -> int:
     """Hold the folder, as one of those that write to it; a descriptor whose closing ends that. Raises UsageError."""
     try:
-        fd = os.open(writing / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(writing / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as e:
         raise UsageError(f"{socket.gethostname()} cannot write into {writing.parent}: {e.strerror}") from e
     with contextlib.suppress(OSError):  # there are file systems without locks
@@ -80,6 +84,7 @@ def hold(writing: Path) -> int:
     if not os.fstat(fd).st_nlink:
         os.close(fd)
         raise UsageError(f"{writing} has been removed")
+    os.write(fd, f"{host_id()}\n".encode())
     return fd
 
 
@@ -88,13 +93,21 @@ def sweep(directory: Path) -> None:
     for left in directory.glob(f"{_WRITING}*"):
         if _is_abandoned(left):
             discard(left)
+    for left in directory.glob(f"{_GIVEN_UP}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _is_abandoned(writing: Path) -> bool:
     try:
         with open(writing / _IN_USE, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            hosts = set(file.read().decode().split())
+        if hosts == {host_id()}:
             return True
+        newest = max(
+            map(_modified, writing.rglob("*")), default=_modified(writing)
+        )  # locks of other hosts may not show
+        return time.time() - newest > _QUIET
     except BlockingIOError:
         return False
     except OSError:  # it is just being made, or its file system has no locks
@@ -155,8 +168,11 @@ def _rename(writing: Path) -> Path:
 
 
 def discard(writing: Path) -> None:
-    """Remove what has been written of a save that failed."""
-    shutil.rmtree(writing, ignore_errors=True)
+    """Remove what has been written of a save that failed; nothing if it has been completed meanwhile."""
+    given_up = writing.with_name(writing.name.replace(_WRITING, _GIVEN_UP))
+    with contextlib.suppress(OSError):
+        writing.rename(given_up)
+        shutil.rmtree(given_up, ignore_errors=True)
 
 
 def write(path: Path, data: bytes) -> None:

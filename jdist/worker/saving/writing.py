@@ -68,10 +68,11 @@ class BackgroundSave:
         except BaseException as e:  # a full disk, a folder that was removed
             _log.info("save %s failed", planned.save, exc_info=True)
             error = describe_error(e)
-            folder.discard(planned.writing)
         finally:
             _present.remove(self)
             os.close(planned.held)
+        if error:
+            folder.discard(planned.writing)
         nbytes = planned.tensors.nbytes if is_complete else 0
         named = str(self.final) if is_complete else ""
         seconds = time.monotonic() - planned.began

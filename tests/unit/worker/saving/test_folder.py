@@ -79,6 +79,35 @@ def test_what_dead_ranks_have_left_is_removed_by_the_next_save_and_nothing_else(
     os.close(held.pop())
 
 
+def test_what_ranks_of_another_host_may_still_write_is_left_to_them_for_a_while(tmp_path: Path) -> None:
+    """The locks of other hosts do not show on each file system."""
+    theirs = begin(tmp_path / "d", "theirs")
+    os.close(folder.hold(theirs))
+    (theirs / folder._IN_USE).write_text("another-host/f000\n")
+    folder.sweep(tmp_path / "d")
+    assert theirs.exists()
+    for path in (*theirs.rglob("*"), theirs):
+        os.utime(path, (0, 0))
+    folder.sweep(tmp_path / "d")
+    assert not theirs.exists()
+
+
+def test_a_save_that_is_given_up_when_it_is_complete_stays(tmp_path: Path) -> None:
+    writing = begin(tmp_path / "d", "id")
+    made = finish(writing, "id")
+    folder.discard(writing)
+    assert (made / folder.ALL).read_bytes() == b"id"
+    writing = begin(tmp_path / "d", "next")
+    folder.discard(writing)
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["save-000001"]
+
+
+def test_what_was_half_removed_keeps_its_number(tmp_path: Path) -> None:
+    (tmp_path / "d" / "save-000007" / "names").mkdir(parents=True)
+    (tmp_path / "d").chmod(0o700)
+    assert complete(tmp_path / "d", "id").name == "save-000008"
+
+
 def test_a_folder_that_was_removed_cannot_be_held(tmp_path: Path) -> None:
     writing = begin(tmp_path / "d", "id")
     folder.discard(writing)
