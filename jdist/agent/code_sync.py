@@ -257,7 +257,8 @@ def _open(cluster: str) -> tuple[Path, int]:
     number = 0
     while True:
         path = code_directory(cluster, number)
-        path.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             if number >= _NAMES:

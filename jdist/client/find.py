@@ -20,7 +20,7 @@ from jdist.wire.transport.keys import CHARTER_AGE, Charter, Connection, charter_
 
 _CONNECT_TIMEOUT = 2.0
 _FORGOTTEN = 3600.0  # Seconds without a sign of life after which another host's cluster is a leftover.
-_EARLIER = 12 * CHARTER_AGE  # The same for one of a host of this name.
+_FORGOTTEN_HERE = 12 * CHARTER_AGE  # The same where the host's name is ours: of an earlier boot, or container.
 
 
 def directory() -> Path:
@@ -65,7 +65,7 @@ def is_here(connection: Connection) -> bool:
 def _reach(connection: Connection) -> Connection | None:
     """The connection as it is used from this host, if the controller listens."""
     if is_here(connection):  # another process may have taken the port of one that has died
-        return connection if not _has_ended(connection) and listens(connection) else None
+        return connection if not has_ended_here(connection) and listens(connection) else None
     port = connection.public_port
     for address in connection.addresses:
         there = msgspec.structs.replace(connection, host=address, control_port=port, data_port=port)
@@ -80,7 +80,10 @@ def _beyond() -> dict[str, str]:
     for _, c in _files():
         if isinstance(c, Connection) and not is_here(c) and _reach(c) is None:
             why = "this host does not reach it there" if c.public_port else "it listens only there, without --bind '*'"
-            found[c.name] = f"cluster {c.name} runs on host {c.hostname}: {why}"
+            where = f"host {c.hostname}"
+            if c.hostname == socket.gethostname():
+                where = "this host, in another container or since before its last boot"
+            found[c.name] = f"cluster {c.name} runs on {where}: {why}"
     return found
 
 
@@ -108,7 +111,7 @@ def charter_of(connection: Connection) -> Charter | None:
 def restart_time(connection: Connection) -> float:
     """For about how many seconds the controller can still be started again; 0 if it is alive or cannot be."""
     charter = charter_of(connection)
-    if charter is None or not _has_ended(connection):
+    if charter is None or not has_ended_here(connection):
         return 0.0
     gone = time.time() - _modified(charter_path(directory(), connection.name))
     return max(0.0, charter.settings.agent_grace - max(0.0, gone - CHARTER_AGE))
@@ -169,14 +172,15 @@ def listens(connection: Connection) -> bool:
         return False
 
 
-def _has_ended(connection: Connection) -> bool:
-    return has_ended(connection.pid, connection.started)
+def has_ended_here(connection: Connection) -> bool:
+    """Whether the controller, which ran on this host, has ended."""
+    return is_here(connection) and has_ended(connection.pid, connection.started)
 
 
 def _is_leftover(connection: Connection) -> bool:
     """Whether its controller ran on this host and its process is gone, or has given no sign of life elsewhere."""
     if is_here(connection):
-        return _has_ended(connection)
+        return has_ended_here(connection)
     touched = _modified(charter_path(directory(), connection.name))  # 0: it was copied here without its charter
-    is_earlier = connection.hostname == socket.gethostname()  # This host before it, or its container, began anew.
-    return 0 < touched < time.time() - (_EARLIER if is_earlier else _FORGOTTEN)
+    age = _FORGOTTEN_HERE if connection.hostname == socket.gethostname() else _FORGOTTEN
+    return 0 < touched < time.time() - age

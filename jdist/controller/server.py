@@ -229,7 +229,7 @@ class Server:
 
     def _record_owners(self) -> None:
         """Write down which agent has which workers, before it is told: no other may claim them after a restart."""
-        owners = self._state.model.world.owners()
+        owners = self._state.owners()
         if owners != self._charter.owners:
             self._charter = msgspec.structs.replace(self._charter, owners=owners)
             with self._logging_faults("the charter"):

@@ -250,6 +250,14 @@ class State:
             # Before the news of the run, since a client that waits for it may go on with a cell for the paused ranks.
             self.model.out[:] = self.model.out[told:] + self.model.out[:told]
 
+    def owners(self) -> dict[str, tuple[int, ...]]:
+        """The workers of each agent, by its name; until a takeover is settled, also of those that are not back yet."""
+        found = self.model.world.owners()
+        if self._takeover.deadline is not None:
+            back = {worker for workers in found.values() for worker in workers}
+            found = {a: workers for a, workers in self._takeover.owners.items() if back.isdisjoint(workers)} | found
+        return found
+
     def take_over(self, owners: Mapping[str, tuple[int, ...]]) -> None:
         """An earlier controller of this cluster has died: its agents will come with their ranks.
 

@@ -59,13 +59,13 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as e:
         raise UsageError(f"{where} is not a manifest of a saved session: {e}") from e
-    if not 1 <= manifest.world_size == len(manifest.hosts):
-        hosts = f"{manifest.world_size} ranks on {len(manifest.hosts)} hosts"
-        raise UsageError(f"{where} has been changed: it names {hosts}, one for each rank")
     if manifest.format > FORMAT:
         raise UsageError(
             f"{where} was written by jdist {manifest.versions.get('jdist', '?')}, which is newer than this"
         )
+    if not 1 <= manifest.world_size == len(manifest.hosts):
+        hosts = f"{manifest.world_size} ranks on {len(manifest.hosts)} hosts"
+        raise UsageError(f"{where} has been changed: it names {hosts}, one for each rank")
     return manifest
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 _LOOK = 0.5  # Seconds for which the loop sleeps at most, so that it sees how time passes.
-_PAUSE = 2.0  # Seconds between two looks at the time after which the process was not running.
+_PAUSE = 2.0  # Seconds between two looks at the time that mean that the process was stopped, or a callback blocked.
 
 
 class AwakeClock:

@@ -193,8 +193,12 @@ class ClusterLifecycle:
             return
         charter = find.charter_of(link.connection)  # the controller removes it
         if link.is_dropped:
-            with contextlib.suppress(ConnectionLost):  # it has ended since
+            try:
                 dropped, link = link, await self._open_link(link.connection)
+            except ConnectionLost:
+                if not find.has_ended_here(link.connection):
+                    raise
+            else:
                 dropped.close()
                 self._adopt(link)
         if not link.lost:

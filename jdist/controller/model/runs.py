@@ -303,7 +303,7 @@ class RunBook:
     def is_active(self) -> bool:
         """Whether a run goes on: it is not paused, does not wait for input, and can finish by itself."""
         return any(
-            not (run.paused or run.asking or (run.verdict is not None and run.verdict.is_certain))
+            not (run.paused or run.asking & run.pending or (run.verdict is not None and run.verdict.is_certain))
             for run in self.running.values()
         )
 

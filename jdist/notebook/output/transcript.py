@@ -123,8 +123,10 @@ class Transcript:
         """Replace these ranks' displays of this id; those that are results stay results."""
         for rank in ranks:
             for node in self._shown.get((rank, item.display_id), ()):
-                old = node.members[rank].item
-                is_result = isinstance(old, RichOutput) and old.is_result
+                old = node.members.get(rank)
+                if old is None:  # an output widget that held it was cleared
+                    continue
+                is_result = isinstance(old.item, RichOutput) and old.item.is_result
                 self._alignment.replace(node, rank, _entry(RichOutput(rank, item.data, item.metadata, is_result)))
 
     def _replace_tail(self, item: Tail) -> None:

@@ -198,6 +198,7 @@ def _read_entries(
             load_checkpoint(wanted, storage_reader=FileSystemReader(saved.tensors), no_dist=True)
         except CheckpointException as e:  # which is a BaseException
             why = "; ".join(describe_error(error) for error, _ in e.failures.values())
+            why = why.replace(str(saved.tensors), folder.TENSORS)
             raise UsageError(f"{saved.path} is damaged: {folder.TENSORS} cannot be read: {why}") from e
     return {label: placed(notes[label], tensor, own) for label, tensor in made.items()}
 

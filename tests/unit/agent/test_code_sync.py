@@ -169,8 +169,15 @@ def test_a_folder_that_somebody_else_could_have_made_is_not_used(runtime_directo
             path.chmod(0o777)
         with pytest.raises(PermissionError, match="not this user's own"):
             _ = CodeFolder("ba9876543210").path
+        taken[8].rmdir()
+        taken[0].rmdir()
+        taken[0].symlink_to("nowhere")
+        last = CodeFolder("ba9876543210")
+        assert last.path == taken[8]
+        last.close()
     finally:
-        for path in taken:
+        taken[0].unlink()
+        for path in taken[1:8]:
             path.rmdir()
 
 

@@ -33,7 +33,7 @@ class Answered(Link):
     def __init__(self, answer: Callable[[Any], list[Message]]):
         self.connection = CONNECTION
         self.lost = ""
-        self.is_orphaned = False
+        self.is_orphaned = self.is_dropped = False
         self.successor = None
         self._is_ending = False
         self._local_pid = 0

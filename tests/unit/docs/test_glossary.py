@@ -49,7 +49,7 @@ PLAIN = set(
     table tail terminal test text thread tick timeline timeout too tracebacks transfer transition translate translation
     transport tree unpack unresponsive untranslatable up upload usage use value variable variant view visibility wait
     wake want watch weigh welcome widget wire word descriptor descriptors reserve
-    background class collection decision exchange ids nowhere roots staged
+    background class collection copies copy decision exchange ids nowhere roots
     announced may autosave autosaver keep prepare context finish omission plain point rank sharded sharding survey unit
     awake wakeful selector acceptor clock give late loaded loop past ended slow
     conflict

@@ -30,7 +30,7 @@ class Unconnected(Link):
         self.connection = CONNECTION
         self.facts = None
         self.lost = ""
-        self.is_orphaned = False
+        self.is_orphaned = self.is_dropped = False
         self.successor = None
         self._is_ending = False
         self._local_pid = 0

@@ -92,10 +92,11 @@ def test_only_the_agent_that_had_workers_can_come_back_with_them() -> None:
     d.step(FromAgent(d.add_agent("a-5", hello=False).name, AgentHello(PROTOCOL, VERSION, facts("h"), 0, 0, held(0))))
     assert d.heard(Rejected)
     assert d.state.model.phase == "gathering"
+    assert d.state.owners() == {"a-0": (0, 1), "a-1": (2, 3)}, "written down for a controller that follows on this one"
     d.back(0, held(0))
     assert d.state.model.phase == "ready"
     assert d.state.model.world.nodes[0].agent == "a-0"
-    assert d.state.model.world.owners() == {"a-0": (0, 1), "a-1": (2, 3)}
+    assert d.state.owners() == {"a-0": (0, 1), "a-1": (2, 3)}
 
 
 def test_an_idle_world_goes_on_as_it_is() -> None:
