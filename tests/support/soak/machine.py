@@ -159,11 +159,13 @@ def stale_files(stage: Stage, rng: random.Random) -> Iterator[set[int]]:
     found |= {"name": name, "pid": rng.choice([1, 2**22 - 1, os.getpid()])}
     text = json.dumps(found)
     path = stage.runtime / f"jdist-{name}.json"
-    path.touch(0o600)
-    path.write_text(rng.choice([text, text[: len(text) // 2], "", json.dumps(found | {"host_id": "another"})]))
+    content = rng.choice([text, text[: len(text) // 2], "", json.dumps(found | {"host_id": "another"})])
     dead = stage.shm / f"jdist-{name}-{0:08x}{2**22 - 1:08x}{rng.getrandbits(64):016x}"
-    dead.write_bytes(bytes(1000))
     try:
+        with contextlib.suppress(OSError):  # the disk may be full already
+            path.touch(0o600)
+            path.write_text(content)
+            dead.write_bytes(bytes(1000))
         yield set()
     finally:
         path.unlink(missing_ok=True)
