@@ -250,15 +250,19 @@ def _some_process(stage: Stage, rng: random.Random) -> list[int]:
     """One of the controller, an agent and a rank; none where it has just ended."""
     kind, rank = rng.choice(["controller", "agent", "rank"]), rng.randrange(programs.WORLD)
     with contextlib.suppress(jdist.JdistError, psutil.Error, StopIteration):
-        if kind == "rank":
-            return [anatomy.worker(stage.cluster, rank)]
-        return [anatomy.controller(stage.cluster) if kind == "controller" else anatomy.agent(stage.cluster, rank % 2)]
+        of = {
+            "controller": lambda: anatomy.controller(stage.cluster),
+            "agent": lambda: anatomy.agent(stage.cluster, rank % 2),
+            "rank": lambda: anatomy.worker(stage.cluster, rank),
+        }
+        return [pid for pid in [of[kind]()] if pid]
     return []
 
 
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+        if pid:  # 0: the rank has no process now; the system would take that for this process's own group
+            os.kill(pid, number)
 
 
 ALL: dict[Fault, int] = {
