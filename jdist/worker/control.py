@@ -96,7 +96,7 @@ class ControlThread:
         self._post_mortem = PostMortem(kernel.shell, self._debugger.is_user_code, self._hold)
         known = (self._observer, self._debugger, self._post_mortem, self._profiler)
         self._queries = QueryHandler(spec, namespace, *known, self._user_names)
-        self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups)
+        self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups, self._cells.descriptors)
         self._sigint.catch_ignored()
         OWN_FILES.update({sigint.__file__, __file__})
         self._aborting = threading.Lock()  # Guards the next.

@@ -34,6 +34,11 @@ class DescriptorReserve:
                 if not self._borrowers:
                     self._fill()
 
+    def give_up(self) -> None:
+        """Give all of it up, as the process ends. Takes no lock, because a thread that was stopped may hold it."""
+        while self._held:
+            os.close(self._held.pop())
+
     def _is_any_left(self) -> bool:
         try:
             os.close(os.dup(self._first))

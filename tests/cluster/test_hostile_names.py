@@ -37,3 +37,14 @@ def test_the_other_names_are_kept(fresh_cluster: Start, kind: str) -> None:
     assert own.run("kept, after, before.sum().item()", timeout=60).values == {r: (r + 1, [r], 3.0) for r in (0, 1)}
     assert own.run("'hostile' in globals()").values == {0: True, 1: False}
     assert any("hostile" in text for text in told), told
+
+
+def test_a_rank_that_has_used_up_its_descriptors_keeps_its_names(fresh_cluster: Start) -> None:
+    own = fresh_cluster(2)
+    own.run("kept = rank + 1")
+    own.run(
+        "import os\nheld = []\ntry:\n    while True: held.append(os.open('/dev/null', 0))\nexcept OSError: pass", [1]
+    )
+    own.run("import os; os.abort()", [1], check=False)
+    assert eventually(lambda: own.facts.phase == "ready", 60)
+    assert own.run("kept", timeout=60).values == {0: 1, 1: 2}

@@ -22,6 +22,7 @@ from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, Re
 from jdist.core.messages.observation import Observation
 from jdist.core.settings import WorkerSpec
 from jdist.wire.values.frames import Unpacker, pack
+from jdist.worker.descriptors import DescriptorReserve
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover import session
 from jdist.worker.handover.crash import CrashHandler, connect
@@ -45,7 +46,10 @@ _unpack: Unpacker[Any] = Unpacker(Handover)
 class NamesHandover:
     """One worker's names, as they pass from process to process. Made on the main thread."""
 
-    def __init__(self, spec: WorkerSpec, shell: Any, observer: Observer, groups: GroupRegistry):
+    def __init__(
+        self, spec: WorkerSpec, shell: Any, observer: Observer, groups: GroupRegistry, descriptors: DescriptorReserve
+    ):
+        self._descriptors = descriptors
         self._spec = spec
         self._shell = shell
         self._namespace: dict[str, Any] = shell.user_ns  # user_ns is replaced while a cell runs in a frame.
@@ -87,6 +91,7 @@ class NamesHandover:
 
     def _hand_over(self, number: int) -> None:
         """Report the failure, save the names, and show what has been written last."""
+        self._descriptors.give_up()
         if number:  # else the agent knows of it, and a main thread that was stopped may hold a lock of the observer's
             self._send(WorkerFails(number, self._observation()))
         if not self._is_due:  # else it has none of its own yet

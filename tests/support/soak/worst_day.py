@@ -25,6 +25,7 @@ from pathlib import Path
 import psutil
 
 import jdist
+from jdist.core.messages.status import Notice
 from support import anatomy
 from support.soak import hostile, machine, programs
 from support.soak.machine import Stage
@@ -248,8 +249,13 @@ def main() -> int:
     reports = []
     with staged() as stage:
         before = processes(stage)
+        told: list[str] = []
+        stage.cluster.asynchronous.watch(lambda m: told.append(m.text) if isinstance(m, Notice) else None)
         for number in range(o.first, o.first + o.pairs):
+            told.clear()
             report = strike(stage, random.Random(f"{o.seed}-{number}"))
+            if report.wrong:
+                report.wrong.append(f"told: {told}")
             reports.append(report)
             wrong = "; ".join(report.wrong)
             print(f"{number:4} {' + '.join(report.kinds):70} {report.seconds:5.1f}  {wrong}", flush=True)
