@@ -116,7 +116,11 @@ class ControllerHandlers:
         """The first message of a stream, which describes what is held if this agent has had a place before."""
         parts, options, welcome = self._parts, self._node.options, self._parts.workers.welcome
         place = options.node_rank if welcome is None else welcome.node_rank
-        held = None if welcome is None else parts.ledger.describe(parts.workers.kernels, parts.store.address)
+        held = (
+            None
+            if welcome is None
+            else parts.ledger.describe(parts.workers.kernels, parts.store.address, parts.workers.awaited)
+        )
         return membership.AgentHello(PROTOCOL, __version__, self._node.facts, options.nproc, place, held, options.task)
 
     def handle(self, data: bytes) -> None:

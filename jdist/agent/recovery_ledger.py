@@ -104,9 +104,15 @@ class RecoveryLedger:
     def _change(self, workers: tuple[int, ...], **changes: Any) -> None:
         self._workers |= {w: replace(self._workers[w], **changes) for w in workers if w in self._workers}
 
-    def describe(self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None) -> HeldGeneration:
-        """The present state, with the address of the rendezvous store."""
+    def describe(
+        self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None, awaited: Iterable[int] = ()
+    ) -> HeldGeneration:
+        """The present state, with the address of the rendezvous store.
+
+        ``awaited``: workers whose processes start by themselves once those before them have ended.
+        """
         workers = dict(sorted(self._workers.items()))
+        workers |= {w: replace(workers[w], is_awaited=True) for w in awaited if w in workers}
         for worker in kernels.keys() & workers.keys():
             kernel, held = kernels[worker], workers[worker]
             inherits = kernel.inherits and held.generation == 0

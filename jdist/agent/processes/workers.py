@@ -107,6 +107,11 @@ class Workers:
         return self._begin(wanted)
 
     @property
+    def awaited(self) -> set[int]:
+        """Workers whose processes start once those before them have ended."""
+        return {worker for worker, kernel in self._leaving.items() if kernel.successor is not None}
+
+    @property
     def _end_grace(self) -> float:
         return self.welcome.end_grace if self.welcome is not None else 0.0
 

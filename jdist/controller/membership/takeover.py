@@ -132,7 +132,7 @@ class Takeover:
         rank.was_up = True
         rank.generation, rank.pid = held.generation, held.pid
         rank.groups, rank.listeners = list(held.groups), set(held.listeners)
-        if not held.pid:
+        if not held.pid and not held.is_awaited:
             self._rank_loss.replace(rank)
             return
         is_held = held.generation == m.generation

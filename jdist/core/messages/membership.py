@@ -119,6 +119,7 @@ class HeldWorker(Struct, frozen=True):
     resumes: int = 0  # How many `ResumeRanks` it was sent for `run`.
     is_aborted: bool = False  # `run` was interrupted, by whatever means.
     inner_run: int = 0  # The cell that it runs in the frame of `run`, which is paused; 0: none.
+    is_awaited: bool = False  # Its process starts once the one before has handed its names over, or has ended.
 
 
 class HeldGeneration(Struct, frozen=True):

@@ -135,7 +135,7 @@ def load(reader: NamesReader, shell: Any, environment: Mapping[str, str]) -> Car
                 _log.info("%s could not be loaded", name, exc_info=True)  # the user is not told of the session's parts
                 losses[name] = str(e) if isinstance(e, _TooSlow) else f"{type(e).__name__}: {e}"
                 continue
-            if isinstance(value, LostValue):
+            if type(value) is LostValue:
                 losses.setdefault(name, value.kind)
             elif not name.startswith(SESSION):
                 namespace[name] = value
@@ -148,7 +148,7 @@ def _restore(shell: Any, key: str, value: Any, environment: Mapping[str, str]) -
     number = key.removeprefix("out ")
     if number == key:
         session.restore(shell, key, value, environment)
-    elif not isinstance(value, LostValue):
+    elif type(value) is not LostValue:
         names = shell.user_ns
         names["Out"][int(number)] = value
         shell.push({f"_{number}": value, "___": names.get("__"), "__": names.get("_"), "_": value}, interactive=False)

@@ -57,7 +57,8 @@ class Save:
             if self._fits(attempt.pickler, writer.end):
                 break
             writer.discard()
-        self._explain(values, attempt.pickler.losses)
+        with contextlib.suppress(Exception):  # what is carried must not depend on what can be said of the rest
+            self._explain(values, attempt.pickler.losses)
         buffers = [(buffer.nbytes, buffer.view) for buffer in attempt.pickler.buffers]
         return writer.fd, writer.finish(names, buffers, tuple(self._losses.items()))
 
@@ -90,7 +91,7 @@ class Save:
 
     def _explain(self, values: dict[str, Any], losses: list[Loss]) -> None:
         for loss in losses:
-            if not loss.name.startswith(SESSION) and not isinstance(loss.part, LostValue):
+            if not loss.name.startswith(SESSION) and type(loss.part) is not LostValue:  # isinstance asks a proxy
                 path = loss.name + path_to(loss.part, values[loss.name])
                 self._losses[path] = reason_for(loss.part, loss.why)
 

@@ -222,7 +222,7 @@ def _unpickle(
                 except Exception as e:  # constructors and __setstate__ of any class
                     failed |= dict.fromkeys(unit.names[number:], f"{type(e).__name__}: {e}")
                     break
-                if isinstance(value, LostValue):
+                if type(value) is LostValue:
                     failed[name] = value.kind
                 else:
                     values[name] = value

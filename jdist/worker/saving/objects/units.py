@@ -88,7 +88,7 @@ class Collection:
                 self._entries.forget(label)
             kept.remove(failed)
         for loss in pickler.losses:
-            if not isinstance(loss.part, LostValue):
+            if type(loss.part) is not LostValue:  # isinstance asks a proxy
                 path = loss.name + path_to(loss.part, self._values[loss.name])
                 self.losses[path] = reason_for(loss.part, loss.why)
         entries = tuple(self._entries.notes[label] for label in pickler.labels_used)

@@ -99,6 +99,18 @@ def test_only_the_agent_that_had_workers_can_come_back_with_them() -> None:
     assert d.state.owners() == {"a-0": (0, 1), "a-1": (2, 3)}
 
 
+def test_a_process_that_starts_once_the_one_before_has_handed_its_names_over_is_waited_for() -> None:
+    """A second request for one would have the agent end the handover."""
+    d = Again()
+    leaving = HeldWorker(2, 1, 0, is_up=False, is_awaited=True)
+    d.back(1, held(1, ranks=(leaving, held(1).workers[1])))
+    d.back(0, held(0))
+    assert not d.heard(StartWorker)
+    assert not d.told(Notice) or "fresh" not in d.told(Notice)[-1].text
+    rank = d.state.model.world.ranks[2]
+    assert (rank.lifecycle.phase, rank.incarnation) == ("starting", 1)
+
+
 def test_an_idle_world_goes_on_as_it_is() -> None:
     d = Again()
     d.back(1, held(1, last=form(named={"g": (0, 1)})))

@@ -298,6 +298,12 @@ def test_where_no_memory_counts_as_free_small_names_are_carried(carry: Carry, mo
     assert (names["n"], names["words"], report.lost) == (7, ["a", "b"], ())
 
 
+def test_a_proxy_of_what_is_gone_costs_itself_alone(carry: Carry) -> None:
+    names, report = carry("import weakref\nclass Gone: pass\np = weakref.proxy(Gone())\nn = 7")
+    assert names["n"] == 7
+    assert [name for name, _ in report.lost] == ["p"]
+
+
 SHARED = """
 class Refuses:
     def __init__(self): self.x = 1
