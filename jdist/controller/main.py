@@ -1,7 +1,8 @@
 """The controller's process: settings in on standard input, one line out when it listens, then it serves until the end.
 
 It runs in a session of its own, so that interrupting or restarting the notebook's kernel leaves it alone. One that has
-died is started again from its charter, at the same ports: of several that try, the one that gets the port serves.
+died is started again from its charter, at the same ports, where its nodes look for it: of several that try, the one
+that gets the port serves, and what another program has taken is waited for.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ import resource
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,13 +23,15 @@ import msgspec
 
 from jdist.controller.server import Server
 from jdist.core import __version__
+from jdist.core.errors import ProtocolError
 from jdist.wire import awake_loop, log
-from jdist.wire.processes import host_id, on_exit
+from jdist.wire.processes import has_ended, host_id, on_exit
 from jdist.wire.transport import directories, keys
 from jdist.wire.transport.public_port import own_addresses
 from jdist.wire.values.segments import sweep
 
 _QUEUE = 30 * 86400.0
+_PORTS = 10.0  # Seconds to wait for ports that another program has taken.
 _DESCRIPTORS = 65536  # The limit that is asked for: a node or client takes a few, an unauthenticated peer one.
 
 
@@ -46,7 +51,7 @@ async def _serve(start: keys.StartController) -> None:
         connection = server.charter.connection(os.getpid(), addresses)  # the public port may be open now
         keys.write_keys(path, connection, replace=True)
 
-    server = Server(charter, is_again=is_again, on_charter=write)
+    server = await _listen(partial(Server, charter, is_again=is_again, on_charter=write), charter, path)
     keys.write_keys(path, server.charter.connection(os.getpid(), addresses), replace=is_again)
     keys.write_keys(beside, server.charter, replace=True)
     loop = asyncio.get_running_loop()
@@ -68,6 +73,33 @@ async def _serve(start: keys.StartController) -> None:
                 path.unlink()
         sweep(cluster)
         directories.sweep(cluster)
+
+
+async def _listen(new_server: Callable[[], Server], charter: keys.Charter, path: Path) -> Server:
+    """The server at the charter's ports, once they are free. Raises OSError, and _Running if another one has them."""
+    end = time.monotonic() + _PORTS
+    while True:
+        try:
+            return new_server()
+        except OSError as e:
+            if e.errno != errno.EADDRINUSE or not charter.control_port or time.monotonic() > end:
+                raise
+        if _serves(charter, path):
+            raise _Running
+        await asyncio.sleep(0.1)  # a port that becomes free triggers no event
+
+
+class _Running(Exception):
+    """Another process has just started the controller again."""
+
+
+def _serves(charter: keys.Charter, path: Path) -> bool:
+    """Whether a process lives that the connection file calls the cluster's controller."""
+    try:
+        there = keys.read_connection(path)
+    except (OSError, ProtocolError):
+        return False
+    return there.cluster == charter.cluster and not has_ended(there.pid, there.started)
 
 
 async def _touch(charter: Path) -> None:
@@ -105,9 +137,13 @@ def main() -> int:
         advice = f"start with --name OTHER, or remove {e.filename2}"
         _report(keys.ControllerStarted(error=f"the name {name} has just been taken; {advice}"))
         return 1
+    except _Running:
+        _report(keys.ControllerStarted(str(keys.connection_path(Path(start.directory), start.settings.name))))
+        return 0
     except OSError as e:
-        is_running = start.charter is not None and e.errno == errno.EADDRINUSE
         error = f"the controller cannot listen on {start.settings.bind_host or keys.LOOPBACK}: {e}"
-        _report(keys.ControllerStarted(error=error, is_running=is_running))
+        if start.charter is not None and e.errno == errno.EADDRINUSE:
+            error += "; its nodes look for it at that port, which another program has taken meanwhile"
+        _report(keys.ControllerStarted(error=error))
         return 1
     return 0

@@ -67,19 +67,21 @@ class Server:
         self._zmq = new_context()
         self._gate = KeyGate(self._zmq, self._on_void_line)
         self._keys = PeerKeys(self._gate, charter, on_charter, self._agents)
+        self._data = DataServer(cluster, self._on_life_end)
         self._public_port: socket.socket | None = None
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._zmq.term)
+            undo.callback(self._gate.close)
             self._port = bind_tcp(self._zmq, LOOPBACK, charter.keys, self._gate, self._on_frames, charter.control_port)
+            undo.callback(self._port.close)
             if settings.bind_host or charter.public_port:
                 self._public_port = open_public_port(settings.bind_host or "*", charter.public_port)
-        except OSError:
-            self._gate.close()
-            raise
+                undo.callback(self._public_port.close)
+            self._data.listen(LOOPBACK, charter.data_port)
+            undo.pop_all()
         self._streams = PeerStreams(self._port.send, self._on_overrun)
         self._streams.on_answer = self._on_answer
         self._suspects: dict[str, str] = {}  # Agents that may be dead, with the liveness connections that have ended.
-        self._data = DataServer(cluster, self._on_life_end)
-        self._data.listen(LOOPBACK, charter.data_port)
         if self._public_port is not None:
             self._data.listen_publicly(self._public_port, self._port.tcp_port)
         self._state = State(settings, cluster, charter.version, self._loop.time(), self._new_life)

@@ -7,6 +7,7 @@ What ends the cluster takes one each.
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ import psutil
 import pytest
 
 import jdist
-from jdist.client import find
+from jdist.client import find, link
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import charter_path, connection_path, write_keys
 from support import anatomy
@@ -400,6 +401,24 @@ def test_threads_that_need_it_at_once_share_one_controller(orphaned: jdist.Clust
     other.detach()
 
 
+@pytest.mark.parametrize("of", ["control", "data"])
+def test_a_port_that_another_program_has_taken_for_a_while(
+    orphaned: jdist.Cluster, run_traces: Traces, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """It accepts connections and never answers. It is not taken for a controller that another client has started."""
+    own = orphaned
+    monkeypatch.setattr(link, "_LAST_WORDS", 1.0)  # seconds in which the test takes the port, before jdist needs it
+    own.run("kept = rank")
+    old, connection = anatomy.controller(own), own.asynchronous.link.connection
+    run_traces.exempt.discard(old)
+    anatomy.kill(old)
+    assert eventually(lambda: has_ended(old))
+    with socket.create_server((connection.host, getattr(connection, f"{of}_port"))):
+        threading.Event().wait(2)
+    assert own.run(f"{ALL_REDUCE}, kept", timeout=20).values == {0: (2.0, 0), 1: (2.0, 1)}
+    run_traces.exempt.add(anatomy.controller(own))
+
+
 def test_what_a_cluster_was_told_outlives_its_controller(orphaned: jdist.Cluster, run_traces: Traces) -> None:
     own = orphaned
     own.new_group("both", "0-1")
@@ -474,6 +493,7 @@ def test_a_client_that_found_the_file_of_the_controller_before(cluster: jdist.Cl
     ended.wait()
     try:
         write_keys(path, msgspec.structs.replace(connection, pid=ended.pid), replace=True)
+        threading.Timer(1.0, write_keys, (path, connection), {"replace": True}).start()
         other = jdist.attach(cluster.name)
     finally:
         write_keys(path, connection, replace=True)

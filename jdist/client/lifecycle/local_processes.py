@@ -57,7 +57,10 @@ async def end_controller(starting: asyncio.Future[tuple[subprocess.Popen[bytes],
 def start_controller(
     settings: Settings, charter: Charter | None = None
 ) -> tuple[subprocess.Popen[bytes], ControllerStarted]:
-    """Start a controller, from ``charter`` if one has died, unless another client just has. Raises LaunchError."""
+    """Start a controller, from ``charter`` if one has died, unless another client just has. Raises LaunchError.
+
+    One that is started from a charter waits for its ports, if another program has taken them.
+    """
     log = log_path(settings.name)
     with open(log, "ab", opener=_private) as output:
         command = [sys.executable, "-P", "-m", "jdist", "controller"]  # -P: a queue.py of the user's is not Python's
@@ -76,7 +79,7 @@ def start_controller(
     if not line.endswith(b"\n"):
         raise LaunchError(f"the controller ended while it started: {_tail(log) or 'it was killed and wrote nothing'}")
     started = msgspec.json.decode(line, type=ControllerStarted)
-    if started.error and not started.is_running:
+    if started.error:
         raise LaunchError(started.error)
     return process, started
 

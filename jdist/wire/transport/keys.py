@@ -117,7 +117,6 @@ class ControllerStarted(Struct, frozen=True):
     connection_file: str = ""
     join_line: str = ""  # With which the first agents join; "" where they have joined before.
     error: str = ""
-    is_running: bool = False  # Another process has just started the controller again.
 
 
 LOOPBACK = "127.0.0.1"  # The address of the controller for clients and for nodes on its own host.
