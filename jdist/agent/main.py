@@ -11,7 +11,8 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from jdist.agent.code_sync import CodeReceiver
@@ -96,7 +97,7 @@ class Agent:
         """Serve until the end; the exit code."""
         self._link.open(self._controller_handlers.hello, self._controller_handlers.handle)
         sweep_dead()  # of other clusters as well
-        self._create_task(self._beat())  # also while other nodes are still missing
+        self._create_task(self._beat(), self._end_on_fault)  # also while other nodes are still missing
         self._create_task(self._parts.resources.run())
         try:
             code = await self._over
@@ -109,20 +110,29 @@ class Agent:
     async def _beat(self) -> None:
         while True:
             self._link.beat()
-            sweep_dead(self._node.endpoint.cluster)
-            self._parts.workers.oom.tick()
+            with log.logged_faults(_log, "what ranks have left behind could not be looked for"):
+                sweep_dead(self._node.endpoint.cluster)
+                self._parts.workers.oom.tick()
             await asyncio.sleep(BEAT)
 
-    def _create_task(self, work: Coroutine[Any, Any, None]) -> None:
+    def _create_task(
+        self, work: Coroutine[Any, Any, None], on_fault: Callable[[BaseException], None] | None = None
+    ) -> None:
+        """Run it as a task. A fault in it is logged: no single task is worth the names of the node's ranks."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._handle_task_end)
+        task.add_done_callback(partial(self._handle_task_end, on_fault))
 
-    def _handle_task_end(self, task: asyncio.Task[Any]) -> None:
+    def _handle_task_end(self, on_fault: Callable[[BaseException], None] | None, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("%r; ending this node's workers", task.exception(), exc_info=task.exception())
-            self._finish(1)  # an agent that cannot do its part must not look as if it could
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            _log.error("a task of this agent failed: %r", fault, exc_info=fault)
+            if on_fault is not None:
+                on_fault(fault)
+
+    def _end_on_fault(self, fault: BaseException) -> None:
+        """An agent that cannot do its part must not look as if it could."""
+        self._finish(1, reason=repr(fault))
 
     # ------------------------------------------------------------ the end
 
@@ -173,7 +183,7 @@ class Agent:
     def _begin_to_leave(self) -> None:
         if not self._is_leaving:
             self._is_leaving = True
-            self._create_task(self._leave())
+            self._create_task(self._leave(), self._end_on_fault)
 
     async def _leave(self) -> None:
         self._link.send(AgentLeaving(await why_terminated(os.environ)))

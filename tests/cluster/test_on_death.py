@@ -12,6 +12,7 @@ import pytest
 
 import jdist
 from jdist.client import find
+from jdist.client.lifecycle.local_processes import log_path
 from jdist.notebook import verbs
 from jdist.notebook.output.screen import Update
 from jdist.notebook.session import Session
@@ -181,7 +182,7 @@ def test_a_rank_that_the_kernel_killed_for_memory(traces: Traces, small_cgroup: 
     done = subprocess.run(
         [sys.executable, "-c", enter + EATER], capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr + log_path("hungry").read_text()
     assert "rank 1 (node 0" in done.stdout
     assert "killed by signal 9 (SIGKILL), out of memory: the kernel's" in done.stdout
     assert done.stdout.endswith("{0: 2, 1: 2}\n")

@@ -81,8 +81,10 @@ class StoreSupervisor:
             reason = f"the rendezvous store cannot listen on {at}: {report.error}" if report.error else ""
         except TimeoutError:
             reason = f"the rendezvous store on {host} did not start within {_STORE_TIMEOUT:.0f} s"
-        except (LaunchError, OSError) as e:
-            reason = str(e)
+        except Exception as e:
+            if not isinstance(e, LaunchError | OSError):
+                _log.exception("the rendezvous store could not be started")
+            reason = str(e) or repr(e)
         if reason:
             self._node.send(StoreDown(f"{node}: {reason}"))
             return

@@ -4,6 +4,7 @@ faulthandler needs no lock: upon a signal, a worker's main thread writes its sta
 """
 
 import asyncio
+import contextlib
 import re
 import signal
 from collections.abc import Callable
@@ -18,13 +19,14 @@ _CELL = re.compile(r"/ipykernel_\d+/\d+\.py$")  # The files under which ipykerne
 
 async def read_place(path: Path, ask: Callable[[], None]) -> str:
     """Have the process write its stack to ``path``, by ``ask``; where it is, in words, "" if it did not write it."""
-    _empty(path)
-    ask()
     deadline = asyncio.get_running_loop().time() + _ARRIVAL
     text, before = "", None
-    while (not text or text != before) and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(_STEP)  # a change of the file triggers no event here
-        before, text = text, _read(path)
+    with contextlib.suppress(OSError):  # the process may end meanwhile, and its files with it
+        _empty(path)
+        ask()
+        while (not text or text != before) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(_STEP)  # a change of the file triggers no event here
+            before, text = text, _read(path)
     return describe_place(text)
 
 

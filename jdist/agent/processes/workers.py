@@ -259,10 +259,12 @@ class Workers:
             await kernel.start(node.starter, spec, env)
             asyncio.get_running_loop().call_later(_UP_TIMEOUT, _kill_late, kernel)
             self.oom.watch(kernel.pid)
-        except (LaunchError, OSError) as e:
+        except Exception as e:
+            if not isinstance(e, LaunchError | OSError):
+                _log.exception("worker %d could not be started", wanted.worker)
             kernel.close()
             self._ending.discard(kernel)
-            self._report_down(kernel, str(e))
+            self._report_down(kernel, str(e) or repr(e))
 
     def _report_down(self, kernel: Kernel, reason: str) -> None:
         if not kernel.is_dismissed:

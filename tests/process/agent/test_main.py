@@ -147,11 +147,26 @@ def test_its_ends(
     assert says in capsys.readouterr().err + caplog.text
 
 
-def test_a_part_that_fails_ends_it_with_the_reason(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_fails_costs_the_ranks_nothing(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     async def fails() -> None:
         raise ValueError("a fault of its own")
 
-    assert live(lambda agent, link: agent._create_task(fails())) == 1
+    def act(agent: Agent, link: Link) -> None:
+        agent._create_task(fails())
+        asyncio.get_running_loop().call_later(0.1, link.says, Shutdown())
+
+    assert live(act) == 0
+    assert "a fault of its own" in caplog.text
+
+
+def test_heartbeats_that_fail_end_it_with_the_reason(
+    live: Live, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Link) -> None:
+        raise ValueError("a fault of its own")
+
+    monkeypatch.setattr(Link, "beat", fail)
+    assert live(lambda agent, link: None) == 1
     assert "a fault of its own" in caplog.text
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
-from jdist.agent.processes.stack_dump import describe_place
+from jdist.agent.processes.stack_dump import describe_place, read_place
 
 IN_A_CELL = """\
 Current thread 0x00007f (most recent call first):
@@ -24,3 +27,10 @@ Current thread 0x00007f (most recent call first):
 )
 def test_a_dump_is_described_by_the_cells_line_or_the_innermost_function(dump: str, place: str) -> None:
     assert describe_place(dump) == place
+
+
+def test_a_process_that_ends_meanwhile_has_no_place(tmp_path: Path) -> None:
+    """Its files are removed with it."""
+    file = tmp_path / "kernel-1.stack"
+    assert asyncio.run(read_place(file, file.unlink)) == ""
+    assert asyncio.run(read_place(tmp_path / "gone" / "kernel-1.stack", lambda: None)) == ""
