@@ -109,21 +109,26 @@ def surroundings(pid: int) -> tuple[str, dict[str, str]]:
 
 
 def host_id() -> str:
-    """What this process's numbers of processes are unique in: a boot of a host, and a pid namespace. "" if unknown.
+    """Where this process's numbers of processes and its loopback addresses are valid; "" if that is unknown.
 
-    The name of a host is no such thing: a container that is made again has the same name, but other processes.
+    This is a boot of a host, a pid namespace and a network namespace. The name of a host does not say as much: a
+    container that is made again has the same name, but other processes.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-    return f"{boot}/{pid_namespace():x}"
+    return f"{boot}/{pid_namespace():x}/{_namespace('net'):x}"
 
 
 def pid_namespace() -> int:
     """The 32-bit inode number of this process's pid namespace; 0 where there is none."""
     # Containers may share /tmp or /dev/shm and number their processes separately.
+    return _namespace("pid")
+
+
+def _namespace(kind: str) -> int:
     try:
-        return os.stat("/proc/self/ns/pid").st_ino & 0xFFFFFFFF
+        return os.stat(f"/proc/self/ns/{kind}").st_ino & 0xFFFFFFFF
     except OSError:
         return 0
