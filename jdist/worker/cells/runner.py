@@ -120,7 +120,6 @@ class CellRunner:
             finally:
                 kernel.post_handler_hook()
                 self._end_if_on(cell, failure)
-                forget_texts()
 
     def _prepare(self, cell: ExecuteCell) -> None:
         self._streams.catch_up()  # what children of the last cell have written since its end is the last cell's
@@ -292,10 +291,11 @@ class CellRunner:
             self._publish("jdist_done", done, self._parent)
         finally:
             self._cell = None
+            forget_texts()
             self.spans.end(done.run)
-            self._kernel.iopub_thread.schedule(partial(self.announce_end, done.run))  # behind the end itself
             self.on_end(done.run)
             self.idle.set()
+            self._kernel.iopub_thread.schedule(partial(self.announce_end, done.run))  # behind the end itself
 
     def _publish(self, kind: str, message: Message, parent: dict[str, Any]) -> None:
         kernel, data = self._kernel, pack_report(message)

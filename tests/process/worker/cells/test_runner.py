@@ -22,6 +22,7 @@ class Kernel:
         )
         self.session = SimpleNamespace(msg=lambda *_: {"header": {}, "msg_id": ""}, send=lambda *_, **__: None)
         self.iopub_socket = self.eventloop = None
+        self.iopub_thread = SimpleNamespace(schedule=lambda action: action())
         self.pre_handler_hook = self.post_handler_hook = lambda: None
         self._main_asyncio_lock = asyncio.Lock()
         self.parent: dict[str, Any] = {"msg_id": "none"}

@@ -17,6 +17,7 @@ from jdist.core.messages.debug import DebugFailure, RankFailure, ReadStack, Stac
 from jdist.core.messages.runs import ExecuteCell
 from jdist.worker.debug.frames import UserCode
 from jdist.worker.debug.post_mortem import CellFailure, PostMortem
+from jdist.worker.kernel.guarded import forget_texts
 
 FAILS = """\
 def loss_of(batch):
@@ -64,6 +65,7 @@ class Rank:
         with contextlib.nullcontext() if cell.in_run else self.post_mortem.begin(cell):
             result = self.shell.run_cell(code)
         self.post_mortem.end(cell, result.error_in_exec)
+        forget_texts()  # as at the end of each cell
         return self.post_mortem.failure
 
 
