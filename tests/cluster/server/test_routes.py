@@ -243,7 +243,7 @@ def test_clusters_that_hang_or_died_or_are_another_versions(
     assert eventually(lambda: is_listed(browser, "later", "foreign"), LONG)
     assert browser.request("DELETE", "jdist/clusters/later")[0] == HTTPStatus.BAD_REQUEST
     later.unlink()
-    dead.unlink()
+    assert eventually(lambda: not dead.exists(), LONG), "its process is gone, although its port is another's"
 
     own.detach()
     controller.kill()

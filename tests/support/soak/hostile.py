@@ -26,8 +26,8 @@ _CLASS = "class _H:\n    def __init__(self): self.x = 1\n    def "
 _CRASH = "import ctypes; ctypes.string_at(0)"
 
 KINDS: dict[str, Hostile] = {
-    "a huge line": Hostile("print('x' * 30_000_000)"),
-    "much output": Hostile("for _i in range(100_000): print(_i, 'a line of a hundred characters' * 3)"),
+    "a huge line": Hostile("print('x' * 10_000_000)"),
+    "much output": Hostile("for _i in range(20_000): print(_i, 'a line of a hundred characters' * 3)"),
     "lone surrogates": Hostile("print('a\\ud800b'); import sys; print('\\udcff', file=sys.stderr)"),
     "large displays": Hostile(
         "from IPython.display import HTML, clear_output, display\n"

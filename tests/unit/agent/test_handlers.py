@@ -98,7 +98,7 @@ class Bed:
             create_task=self.tasks.append,
         )
         self.link, self.prewarmer, self.meter = Double(), Double(), Double()
-        self.workers = Double(kernels=self.kernels, welcome=None, start=self._start, end=self._end)
+        self.workers = Double(kernels=self.kernels, awaited=set(), welcome=None, start=self._start, end=self._end)
         self.workers.answers["have_processes"] = lambda _workers: not self.is_dying
         self.store = Double(address=("10.0.0.1", 29500), start=lambda *_: "the store's start")
         self.rank_queries, self.node_queries = Double(record_reply=lambda m: m != Stalled(10, 99)), Double()

@@ -18,7 +18,7 @@ from jdist.agent.processes.exits import signal_of
 from jdist.agent.processes.handover import OWN, HandoverServer
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import Handover, NamesSaved, RequestNames, SavingNames, WorkerFails
+from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, RequestNames, SavingNames, WorkerFails
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.worker.handover.crash import connect
 
@@ -99,7 +99,7 @@ async def until(is_so: Callable[[], Any]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_names_are_kept_for_the_successor_and_handed_out_once(play: Any) -> None:
+def test_names_are_kept_until_a_successor_has_loaded_them(play: Any) -> None:
     async def scene(bed: Bed) -> None:
         failing = connect(bed.path, "w-0")
         failing.send(TEXT)
@@ -116,7 +116,9 @@ def test_names_are_kept_for_the_successor_and_handed_out_once(play: Any) -> None
         assert bed.server.has_names(10)
 
         heir = connect(bed.path, "w-1")
-        for expected in (NamesSaved(5), SavingNames()):
+        for expected in (NamesSaved(5), NamesSaved(5), SavingNames()):
+            if isinstance(expected, SavingNames):
+                say(heir, NamesLoaded())
             say(heir, RequestNames())
             data, fds, _, _ = await asyncio.to_thread(socket.recv_fds, heir, 1000, 1)
             assert _unpack(data[len(OWN) :]) == expected
