@@ -2,13 +2,15 @@
 
 import logging
 import os
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
 _log = logging.getLogger("jdist.agent")
 
 _AT_ONCE = 1 << 20  # Characters that are gathered at most before they are written.
-_LOG_LIMIT = 256 << 20  # Bytes of a rank's log before the older half is dropped.
+_LIMIT = 256 << 20  # Bytes of a rank's log before the older half is dropped: at most so many,
+_SHARE = 64  # and at most this part of the disk, on which the ranks' own files must have room, too.
 _READ_LIMIT = 8 << 20  # Bytes of a log that are read at most for one answer.
 _READ_STEP = 64 << 10
 
@@ -20,8 +22,10 @@ class RankLogs:
     hold up the output itself, nor the end of a cell.
     """
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, limit: int | None = None):
+        """``limit``: bytes of a rank's log before it is set aside, in place of the one that was before it."""
         self._directory = directory
+        self._limit = min(_LIMIT, shutil.disk_usage(directory).total // _SHARE) if limit is None else limit
         self._waiting: defaultdict[int, list[str]] = defaultdict(list)
         self._gathered = 0
         self._missing: dict[int, int] = {}  # Bytes of each worker that could not be written since the last that could.
@@ -43,14 +47,17 @@ class RankLogs:
 
     def _append(self, worker: int, data: bytes) -> None:
         path = self.path(worker)
+        if (too_much := len(data) - self._limit) > 0:
+            self._missing[worker] = self._missing.get(worker, 0) + too_much
+            data = data[too_much:]
         try:
             with path.open("ab", buffering=0) as log:
                 if missing := self._missing.get(worker):
-                    log.write(b"[jdist: %d bytes are missing here: they could not be written]\n" % missing)
+                    log.write(b"[jdist: %d bytes are missing here: there was no room for them]\n" % missing)
                     del self._missing[worker]
                 while data:
                     data = data[log.write(data) :]
-                is_full = os.fstat(log.fileno()).st_size > _LOG_LIMIT
+                is_full = os.fstat(log.fileno()).st_size > self._limit
             if is_full:
                 path.replace(path.with_suffix(".old.log"))
         except OSError as e:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from jdist.agent.relay import rank_logs
 from jdist.agent.relay.rank_logs import RankLogs
 
 
@@ -53,15 +54,31 @@ def test_bytes_that_are_no_text_are_marked(logs: RankLogs) -> None:
     assert logs.read(0, 1) == "name ?!"
 
 
-def test_of_a_log_that_grows_past_the_limit_the_older_half_is_set_aside(
-    logs: RankLogs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rank_logs, "_LOG_LIMIT", 10)
-    logs.write(0, "a" * 11)
-    logs.flush()
-    logs.write(0, "new\n")
+def test_of_a_log_that_grows_past_the_limit_the_older_half_is_set_aside(tmp_path: Path) -> None:
+    logs = RankLogs(tmp_path, 10)
+    for text in ("a" * 6, "b" * 6, "new\n"):
+        logs.write(0, text)
+        logs.flush()
     assert logs.read(0, 5) == "new"
-    assert logs.path(0).with_suffix(".old.log").read_text() == "a" * 11
+    assert logs.path(0).with_suffix(".old.log").read_text() == "aaaaaabbbbbb"
+
+
+def test_of_what_is_longer_than_the_limit_the_end_is_kept(tmp_path: Path) -> None:
+    logs = RankLogs(tmp_path, 10)
+    logs.write(0, "a" * 25 + "\n")
+    logs.flush()
+    found = logs.path(0).with_suffix(".old.log").read_text()
+    assert found == "[jdist: 16 bytes are missing here: there was no room for them]\n" + "a" * 9 + "\n"
+
+
+def test_logs_leave_room_on_a_small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(total=64 * 1000))
+    logs = RankLogs(tmp_path)
+    for n in range(1000):
+        logs.write(0, f"line {n}\n")
+        logs.flush()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3000
+    assert logs.read(0, 1) == "line 999"
 
 
 def test_what_the_disk_does_not_take_holds_up_nothing_and_is_counted(
@@ -78,6 +95,6 @@ def test_what_the_disk_does_not_take_holds_up_nothing_and_is_counted(
     logs.write(0, "after\n")
     assert logs.read(0, 5).splitlines() == [
         "before",
-        "[jdist: 10 bytes are missing here: they could not be written]",
+        "[jdist: 10 bytes are missing here: there was no room for them]",
         "after",
     ]
