@@ -21,7 +21,8 @@ import psutil
 import pytest
 
 import jdist
-from jdist.client import find, link
+from jdist.client import find
+from jdist.client.lifecycle import lifecycle, local_processes
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import charter_path, connection_path, write_keys
 from support import anatomy
@@ -407,13 +408,20 @@ def test_a_port_that_another_program_has_taken_for_a_while(
 ) -> None:
     """It accepts connections and never answers. It is not taken for a controller that another client has started."""
     own = orphaned
-    monkeypatch.setattr(link, "_LAST_WORDS", 1.0)  # seconds in which the test takes the port, before jdist needs it
+    is_taken = threading.Event()
+
+    def start_controller(*args: Any) -> object:
+        assert is_taken.wait(60)
+        return local_processes.start_controller(*args)
+
+    monkeypatch.setattr(lifecycle, "start_controller", start_controller)
     own.run("kept = rank")
     old, connection = anatomy.controller(own), own.asynchronous.link.connection
     run_traces.exempt.discard(old)
     anatomy.kill(old)
     assert eventually(lambda: has_ended(old))
     with socket.create_server((connection.host, getattr(connection, f"{of}_port"))):
+        is_taken.set()
         threading.Event().wait(2)
     assert own.run(f"{ALL_REDUCE}, kept", timeout=20).values == {0: (2.0, 0), 1: (2.0, 1)}
     run_traces.exempt.add(anatomy.controller(own))
