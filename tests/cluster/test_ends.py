@@ -109,6 +109,7 @@ for i in range(100):
 def test_a_namespace_that_was_cleared_has_what_cells_need(own: jdist.Cluster) -> None:
     own.run("globals().clear()")
     assert own.run("1 + 1").values == {0: 2, 1: 2}
+    assert own.run("__builtins__.__name__").values == {0: "builtins", 1: "builtins"}, "nor is it a name of the user's"
     assert own.run("rank, __name__, len(Out) >= 0").values == {r: (r, "__main__", True) for r in (0, 1)}
     own.run("kept = rank + 1")
 

@@ -1,5 +1,6 @@
 """The shell of a rank, whose input, pager and ``exit`` differ from a notebook's, as no user sits in front of it."""
 
+import builtins
 import contextlib
 import functools
 import gc
@@ -71,6 +72,7 @@ def keep_names(shell: Any, names: Mapping[str, Any]) -> None:
     def bind_missing(*_: object) -> None:
         if "_oh" not in shell.user_ns:
             init_user_ns()
+            shell.user_ns["__builtins__"] = builtins  # as IPython has it; Python's own default is a dict, a user's name
             shell.user_ns.setdefault("__name__", "__main__")
         shell.user_ns.update((name, value) for name, value in names.items() if name not in shell.user_ns)
 
