@@ -200,8 +200,11 @@ def _check(stage: Stage, report: Report, cells: dict[int, hostile.Hostile]) -> N
         cluster.run("globals().pop('hostile', None); None", timeout=WAIT)
     except jdist.JdistError as e:
         report.wrong.append(f"the next cell failed: {e}")
-        cluster.restart()
-        cluster.run(f"{programs.TOGETHER}\n{programs.MEMORY}", timeout=WAIT)
+        try:
+            cluster.restart()
+            cluster.run(f"{programs.TOGETHER}\n{programs.MEMORY}", timeout=WAIT)
+        except jdist.JdistError as again:
+            report.wrong.append(f"and a restart did not mend that: {again}")
     left_behind = eventually(lambda: not _left(stage), END) or _left(stage)
     if left_behind is not True:
         report.wrong.append(f"left behind: {left_behind}")
