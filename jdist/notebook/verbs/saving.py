@@ -41,7 +41,7 @@ def save(s: Session, o: Namespace) -> None:
     done = s.cluster.save(o.directory, _joined(o.names), keep=o.keep, background=o.background)
     for line in by_reason(done.left_out):
         s.echo(f"not saved: {line}")
-    size = f"{len(done.names)} names, {format_bytes(done.nbytes)} of tensors"
+    size = f"{len(done.names)} name{'s' * (len(done.names) != 1)}, {format_bytes(done.nbytes)} of tensors"
     busy = f"the ranks were busy for {format_duration(done.busy_seconds)}"
     if o.background:
         s.echo(f"writing {done.folder}: {size}; {busy}")
@@ -76,7 +76,7 @@ def load(s: Session, o: Namespace) -> None:
     everywhere = [name for name, ranks in done.names.items() if len(ranks) == s.cluster.world_size]
     some = {name: ranks for name, ranks in done.names.items() if name not in everywhere}
     saved = f"saved {done.manifest.saved_at} on {done.manifest.world_size} ranks"
-    s.echo(f"loaded {len(done.names)} names from {done.folder} ({saved})")
+    s.echo(f"loaded {len(done.names)} name{'s' * (len(done.names) != 1)} from {done.folder} ({saved})")
     for name, ranks in some.items():
         s.echo(f"  {name}: only {describe_ranks(ranks)}")
 
