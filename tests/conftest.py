@@ -23,6 +23,7 @@ import zmq
 import jdist
 from jdist.client.blocking import bridge
 from jdist.client.link import _shared_context
+from support.forked_nodes import forking_nodes
 from support.leaks import Traces
 from support.shared_cluster import IDLE_TIMEOUT, SharedCluster
 from support.waits import eventually
@@ -99,7 +100,11 @@ def runtime_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 @pytest.fixture(scope="session")
 def run_traces(runtime_directory: Path) -> Iterator[Traces]:
-    traces = Traces(runtime_directory)
+    with forking_nodes(runtime_directory) as importer:
+        yield from _traces_of_run(Traces(runtime_directory, importer))
+
+
+def _traces_of_run(traces: Traces) -> Iterator[Traces]:
     # File descriptors of the whole run: the client's loop, and zmq's own threads, which start with the first socket.
     bridge()
     _shared_context().socket(zmq.PAIR).close()

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from jdist.client import find
+from support.forked_nodes import STAND_IN
 
 SHARED_MEMORY = Path("/dev/shm")
 _MARK = 64  # Bytes of the file by which a client shows that it shares a rank's memory; it is made when first needed.
@@ -20,8 +21,9 @@ _MARK = 64  # Bytes of the file by which a client shows that it shares a rank's 
 class Traces:
     """What this test run has on the machine."""
 
-    def __init__(self, runtime: Path):
+    def __init__(self, runtime: Path, importer: int = 0):
         self.runtime = runtime
+        self._importer = importer
         self.exempt: set[int] = set()
         """Processes whose descendants belong to a cluster of a module that lives on."""
         self.shared: set[int] = set()
@@ -34,12 +36,17 @@ class Traces:
         self._clusters |= {c.cluster for c in find.connections().values()}
 
     def processes(self) -> dict[int, str]:
-        """``{pid: command line}`` of everything that inherited this run's folder, this process and zombies left out."""
+        """``{pid: command line}`` of everything that inherited this run's folder.
+
+        Left out are this process, zombies, and what `forked_nodes` adds: the importer, and the stand-ins of agents.
+        """
         found: dict[int, str] = {}
         for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
             with contextlib.suppress(OSError):
                 if pid != os.getpid() and self._mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+                    line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    if pid != self._importer and STAND_IN not in line:
+                        found[pid] = line[:200]
         return found
 
     def zombies(self) -> dict[int, str]:

@@ -146,11 +146,13 @@ def succeed(spec: bytes, fd: int) -> None:
 
 def _load(sock: socket.socket, modules: Sequence[str]) -> None:
     error = ""
+    gc.disable()  # imports keep what they make: collections during them take a sixth of their time and free nothing
     try:
         for name in modules:
             importlib.import_module(name)
     except Exception:
         error = traceback.format_exc(limit=3)
+    gc.enable()
     gc.collect()
     gc.freeze()  # fewer pages to copy, and later heap walks in the children skip what was imported
     sock.send(msgspec.msgpack.encode(ProcessReply(error=error)))

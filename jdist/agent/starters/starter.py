@@ -50,6 +50,11 @@ _PRELOAD = (
 )
 # Imported as well where installed. Not the inline backend: its own import looks for the shell to display in.
 _IF_INSTALLED = ("matplotlib.figure", "matplotlib.backends.backend_agg")
+PRELOAD_ENVIRONMENT = {
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # ipykernel's, before the import
+    "OMP_NUM_THREADS": "1",  # a forkserver with a thread pool would fork broken children
+}
+"""Variables that must be set before the imports, unless the user has set them."""
 # Imported by the first optimizer, for 1 to 2 seconds. Nothing here may run a parallel op or touch CUDA.
 _WARM = ("torch._dynamo",)
 
@@ -62,6 +67,11 @@ def python_command(module: str, *arguments: str) -> list[str]:
     """
     start = f"import sys; sys.path[:] = filter(None, sys.path); from {module} import main; main()"
     return [sys.executable, "-c", start, *arguments]
+
+
+def preloaded_modules() -> list[str]:
+    """Names of the modules that are imported ahead for every worker, as far as they are installed."""
+    return [*_PRELOAD, *(name for name in _IF_INSTALLED if importlib.util.find_spec(name.partition(".")[0]))]
 
 
 class Prewarmer:
@@ -169,13 +179,10 @@ class PreloadedProcess:
 
         It imports what a worker needs, as far as it is installed, and ``more``. Its standard error is this process's.
         """
-        optional = [name for name in _IF_INSTALLED if importlib.util.find_spec(name.partition(".")[0])]
-        env = dict(os.environ)
-        env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # ipykernel's, before the import
-        env.setdefault("OMP_NUM_THREADS", "1")  # a forkserver with a thread pool would fork broken children
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = python_command("jdist.agent.starters.forkserver", role)
-        command += [str(theirs.fileno()), str(os.getpid()), *_PRELOAD, *optional, *more]
+        command += [str(theirs.fileno()), str(os.getpid()), *preloaded_modules(), *more]
+        env = {**PRELOAD_ENVIRONMENT, **os.environ}
         with theirs:
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=env)
         process.returncode = 0  # the agent's reaper waits for it, not Popen
