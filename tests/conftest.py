@@ -23,7 +23,7 @@ import zmq
 import jdist
 from jdist.client.blocking import bridge
 from jdist.client.link import _shared_context
-from support.forked_nodes import forking_nodes
+from support import forked_nodes
 from support.leaks import Traces
 from support.shared_cluster import IDLE_TIMEOUT, SharedCluster
 from support.waits import eventually
@@ -100,7 +100,7 @@ def runtime_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 @pytest.fixture(scope="session")
 def run_traces(runtime_directory: Path) -> Iterator[Traces]:
-    with forking_nodes(runtime_directory) as importer:
+    with forked_nodes.forking_nodes(runtime_directory) as importer:
         yield from _traces_of_run(Traces(runtime_directory, importer))
 
 
@@ -159,6 +159,12 @@ def cluster(traces: Traces, shared: SharedCluster) -> Iterator[jdist.Cluster]:
     """The shared cluster; it is checked to be whole after the test."""
     yield shared.get()
     shared.check()
+
+
+@pytest.fixture
+def started_nodes(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local nodes are started as those of users are; other tests fork them (see `forked_nodes`)."""
+    monkeypatch.delenv(forked_nodes.ADDRESS, raising=False)
 
 
 @pytest.fixture

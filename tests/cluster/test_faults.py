@@ -595,6 +595,7 @@ def starting(traces: Traces, victim: str, **options: Any) -> tuple[BaseException
     return outcome[0], time.monotonic() - killed_at
 
 
+@pytest.mark.usefixtures("started_nodes")
 @pytest.mark.parametrize(
     ("victim", "words"),
     [("jdist controller", "controller"), ("join --node-rank 1", "node 1"), ("jdist.agent.starters.forkserver", "")],

@@ -27,7 +27,7 @@ ADDRESS = "JDIST_TEST_IMPORTER"
 """The variable that names the importer's socket. Without it, every node is started."""
 STAND_IN = f"{__file__} stand-in"
 """What every stand-in has in its command line."""
-_READ_AT_START = ("PYTHON", "LD_", "OMP", "MKL", "KMP", "TORCH", "CUDA", "JDIST", "JUPYTER", "MPL", "LC_", "LANG", "TZ")
+_READ_AT_START = ("PYTHON", "LD_", "OMP", "MKL", "KMP", "TORCH", "CUDA", "JDIST", "MPL", "LC_", "LANG", "TZ")
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _REQUEST_LIMIT = 1 << 20  # Bytes.
 _ANSWER_LIMIT = 64
