@@ -28,6 +28,7 @@ ADDRESS = "JDIST_TEST_IMPORTER"
 STAND_IN = f"{__file__} stand-in"
 """What every stand-in has in its command line."""
 _READ_AT_START = ("PYTHON", "LD_", "OMP", "MKL", "KMP", "TORCH", "CUDA", "JDIST", "MPL", "LC_", "LANG", "TZ")
+_SET_BY_IMPORTS = ("MPLBACKEND", "TORCHINDUCTOR_CACHE_DIR")  # In a test process that has imported what a rank imports.
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _REQUEST_LIMIT = 1 << 20  # Bytes.
 _ANSWER_LIMIT = 64
@@ -89,7 +90,7 @@ def _circumstances() -> Any:
         "limits": [resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")],
         "processors": sorted(os.sched_getaffinity(0)),
         "user": [os.getuid(), os.getgid(), mask, os.nice(0)],
-        "variables": {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_START)},
+        "variables": {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_START) and k not in _SET_BY_IMPORTS},
     }
     return json.loads(json.dumps(found))
 
