@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing.process
 import os
 import resource
 import selectors
@@ -215,6 +216,7 @@ class _Importer:
             setattr(sys, f"__{name}__", new)
         os.setsid()
         os.chdir(directory)
+        multiprocessing.process.ORIGINAL_DIR = directory  # what "" in sys.path means to processes that it spawns
         os.environ.clear()
         os.environ.update(environment)
 
