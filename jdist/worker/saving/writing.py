@@ -1,8 +1,9 @@
 """Writing a save in the background: this rank's part; and, on the rank that is done last, what completes the save.
 
 States of a save on a rank: *writing* → *written* (its part's file is there) → on one rank *completing* → over. Only
-the thread of the save changes them. A rank that fails removes the folder, which has no name yet, so that the others
-fail as well; so does each rank when the controller gives the save up, because one has died. Older saves are untouched.
+the thread of the save changes them. The controller gives a save up when the first rank reports that it has failed, or
+when one has died; each rank then removes the folder, which has no name yet, so that the others fail as well. No rank
+does so by itself, since failures that only follow from that could be heard of first. Older saves are untouched.
 """
 
 import logging
@@ -71,8 +72,6 @@ class BackgroundSave:
         finally:
             _present.remove(self)
             os.close(planned.held)
-        if error:
-            folder.discard(planned.writing)
         nbytes = planned.tensors.nbytes if is_complete else 0
         named = str(self.final) if is_complete else ""
         seconds = time.monotonic() - planned.began
