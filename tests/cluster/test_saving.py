@@ -320,11 +320,9 @@ def test_a_loop_is_saved_by_itself_and_goes_on(run_traces: Traces, tmp_path: Pat
 def test_a_session_is_saved_before_its_job_ends(loop: str, tmp_path: Path) -> None:
     """A scheduler sends SIGTERM to every process of the job; a run without calls of save_if_due is interrupted."""
     directory = tmp_path / "d"
-    notices: list[str] = []
+    told: list[str] = []
     with jdist.start(1, 2, backend="gloo", name="ending", timeout=120, idle_timeout=60) as cluster:
-        cluster.asynchronous.watch(
-            lambda message: notices.append(message.text) if isinstance(message, Notice) else None
-        )
+        cluster.asynchronous.watch(lambda message: told.append(message.text) if isinstance(message, Notice) else None)
         cluster.autosave(str(directory), every=3600.0)  # and after a cell, every agent and rank has heard of it
         cluster.run("import jdist, subprocess, time; count = 0; other = subprocess.Popen(['sleep', '60'])")
         run = cluster.run(f"while True:\n    count += 1; time.sleep(0.01)\n    {loop}", background=True)
