@@ -1,7 +1,7 @@
 # One command each. Every target makes .venv on first use; after that it starts at once.
 #
 #   make demo    run the first notebook here in the terminal, cell by cell
-#   make test    lint, types and imports; the tests of jdist itself; the first notebook. Fifteen minutes on two cores
+#   make test    lint, types and imports; the tests of jdist itself; the first notebook. About 25 minutes on two cores
 #   make test-unit | test-process | test-cluster    one tier of them: nothing started; single processes; clusters
 #   make test-system  what jdist works with: ssh, Slurm, MPI, Ray, JupyterHub, browsers, all notebooks, the soak
 #   make test-gpu  what needs GPUs, on a machine that has one or more: five minutes, no network
@@ -133,7 +133,7 @@ $(LAB): $(LAB_SOURCES) $(LAB_TOOLS) | $(READY)
 
 labextension: $(LAB)
 
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --durations=30 $(PYTEST_ARGS)
 
 test: lint test-lab
 	$(PYTEST) tests/unit tests/process tests/cluster 'tests/system/test_notebooks.py::test_runs[01_first_cell.ipynb]'
