@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,11 +28,21 @@ import __main__
 """
 
 
+@pytest.fixture(autouse=True)
+def _forked(traces: object) -> None:
+    if not os.environ.get(ADDRESS):
+        pytest.skip("nodes are forked in virtual environments only")
+
+
+def test_the_importer_outlives_whoever_asks_it_and_is_killed(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.connect(os.environ[ADDRESS])
+    assert "forked_nodes" in " ".join(psutil.Process(anatomy.agent(fresh_cluster(1), 0)).cmdline())
+
+
 def test_a_forked_node_is_like_one_that_is_started(
     fresh_cluster: Callable[..., jdist.Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not os.environ.get(ADDRESS):
-        pytest.skip("nodes are forked in virtual environments only")
     monkeypatch.chdir(tmp_path)
     forked = fresh_cluster(1)
     assert "forked_nodes" in " ".join(psutil.Process(anatomy.agent(forked, 0)).cmdline())

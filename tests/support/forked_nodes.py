@@ -37,6 +37,7 @@ _DECLINED = b"declined"
 _FORKED = b"forked"
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER = 10.0  # Seconds.
+_LOADED = 60.0  # Seconds for the importer to have imported everything, after which a node is started instead.
 _PYTHON = """\
 #!/bin/bash
 # The interpreter of a test run, which forks its nodes: see tests/support/forked_nodes.py. May be removed at any time.
@@ -78,7 +79,12 @@ def forking_nodes(directory: Path) -> Iterator[int]:
     finally:
         sys.executable = real
         del os.environ[ADDRESS]
-        importer.communicate(timeout=_ANSWER)
+        importer.stdin.close()
+        try:
+            importer.wait(_ANSWER)
+        except subprocess.TimeoutExpired:
+            importer.kill()
+            importer.wait(_ANSWER)
 
 
 def _circumstances() -> Any:
@@ -105,7 +111,9 @@ def _stand_in(script: str, arguments: list[str]) -> None:
         for number in _PASSED_ON:
             signal.signal(number, lambda n, _: importer.send(str(int(n)).encode()))
         socket.send_fds(importer, [json.dumps(request).encode()], [0, 1, 2])
+        importer.settimeout(_LOADED)
         if importer.recv(_ANSWER_LIMIT) == _FORKED:
+            importer.settimeout(None)  # as long as the agent lives
             for fd in (0, 1, 2):
                 os.close(fd)  # the agent's alone, so that whoever reads them sees their end
             _end_like(int(importer.recv(_ANSWER_LIMIT) or -signal.SIGKILL))
@@ -179,16 +187,23 @@ class _Importer:
     def _answer(self) -> list[str] | None:
         connection, _ = self._listener.accept()
         connection.settimeout(_ANSWER)
-        data, fds, _, _ = socket.recv_fds(connection, _REQUEST_LIMIT, 3)
+        data, fds = b"", []
+        with contextlib.suppress(OSError):
+            data, fds, _, _ = socket.recv_fds(connection, _REQUEST_LIMIT, 3)
+        if not data:  # the stand-in has been killed
+            connection.close()
+            return None
         request = json.loads(data)
         if request["circumstances"] != self._circumstances:
-            connection.send(_DECLINED)
+            with contextlib.suppress(OSError):
+                connection.send(_DECLINED)
             connection.close()
         elif pid := os.fork():
             agent = _ForkedAgent(pid, connection)
             self._selector.register(connection, selectors.EVENT_READ, agent)
             self._selector.register(agent.pidfd, selectors.EVENT_READ, agent)
-            connection.send(_FORKED)
+            with contextlib.suppress(OSError):  # `_pass_on` hears of the stand-in's end
+                connection.send(_FORKED)
         else:
             connection.close()
             self._become_agent(fds, request["directory"], request["environment"])
