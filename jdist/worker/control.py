@@ -31,6 +31,7 @@ from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
 from jdist.wire.values.frames import Unpacker, pack, pack_report
+from jdist.worker import process
 from jdist.worker.cells.children import Children
 from jdist.worker.cells.cuda_context import fault_of
 from jdist.worker.cells.imports import Imports
@@ -101,7 +102,7 @@ class ControlThread:
         OWN_FILES.update({sigint.__file__, __file__})
         self._aborting = threading.Lock()  # Guards the next.
         self._last_abort: tuple[int, InterruptPolicy | None] = (0, None)  # The run that was aborted last.
-        on_reform.be_rank(spec.rank)
+        process.be_rank(spec.rank)
         self._saving = SavingRank(
             spec.worker, kernel.shell, self._groups.is_own_name, self._groups.named_groups, self._send
         )
@@ -220,7 +221,7 @@ class ControlThread:
     def _handle_form_world(self, form: FormWorld) -> None:
         rank = form.workers.index(self._worker)  # from now on, in the world that is about to be formed
         self._queries.rank = rank
-        on_reform.be_rank(rank)
+        process.be_rank(rank)
         set_name(f"jdist-rank-{rank}")
         self._spawn(self._form_world, form)
 

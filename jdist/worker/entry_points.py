@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 _FUNCTIONS = {
-    "run_script": "jdist.worker.cells.script:run",
+    "run_script": "jdist.worker.process:run_script",
     "full_values": "jdist.worker.values.collective:full_values",
     "broadcast": "jdist.worker.values.collective:broadcast",
     "restore": "jdist.worker.values.restore:restore",

@@ -1,7 +1,9 @@
 """The outcome of a cell: IPython's result as a RankDone message."""
 
+import difflib
 import os
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import structs
@@ -14,14 +16,12 @@ from jdist.core.remedy import Remedy
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.objects import encode, inline, summarize
 from jdist.wire.values.text import shortened
-from jdist.worker.cells import script
+from jdist.worker import process
 from jdist.worker.cells.cuda_context import CudaContext
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback
-from jdist.worker.gloo.connections import LOST_CONNECTION
-from jdist.worker.groups import on_reform
+from jdist.worker.compat.torch import LOST_CONNECTION
 from jdist.worker.kernel.guarded import guarded, text_of
 from jdist.worker.kernel.installed import path_of_shown
-from jdist.worker.queries.introspection import near_miss
 
 _USAGE = 2  # The exit code of argparse and others for a wrong command line; a cell has none.
 _SCRIPT = (Remedy("run", "run a script with command-line arguments; a cell has none", name="FILE --option value"),)
@@ -45,7 +45,7 @@ def outcome_of(result: Any, shell: Any, run: int, worker: int, duration: float, 
     error = result.error_before_exec or result.error_in_exec
     if error is not None:
         info = _error_info(error, shell)
-        lost, _ = guarded(lambda: context.explain(error, run, on_reform.rank()))
+        lost, _ = guarded(lambda: context.explain(error, run, process.rank()))
         if lost is not None:
             remedies = (*lost.remedies, *info.remedies)
             info = structs.replace(info, evalue=f"{info.evalue.rstrip()}\n{lost.text}", remedies=remedies)
@@ -78,7 +78,7 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
     text, failure = (error.message, "") if isinstance(error, JdistError) else text_of(error)
     evalue = f"(an exception whose text raises {failure})" if text is None else text
     if isinstance(error, NameError):
-        evalue += near_miss(error, shell.user_ns)
+        evalue += _near_miss(error, shell.user_ns)
     frames = _frames(shell)
     return ErrorInfo(
         ename=ename,
@@ -89,7 +89,7 @@ def _error_info(error: BaseException, shell: Any) -> ErrorInfo:
         source=None if source is None else shortened(source, _LONGEST_NAME, _LONGEST_NAME // 2),
         is_echo=ename in _ECHOING and any(text in evalue.lower() for text in _ECHOES),
         remedies=remedies,
-        exit_code=error.code if isinstance(error, script.ScriptExit) else None,
+        exit_code=error.code if isinstance(error, process.ScriptExit) else None,
     )
 
 
@@ -108,7 +108,7 @@ def _cell_line(error: BaseException, shell: Any) -> tuple[int | None, str | None
     """Line number and text of the innermost frame of a cell; for a script, no number and its file in the text."""
     cells = cell_numbers(shell)
     frames = traceback.extract_tb(error.__traceback__)
-    inside = script.within(frames)
+    inside = process.script_frames(frames)
     if inside:  # a script of the run verb
         at = [f for f in inside if f.filename == inside[0].filename][-1]
         return None, f"{os.path.basename(at.filename)} line {at.lineno}: {at.line}"
@@ -121,3 +121,16 @@ def _cell_line(error: BaseException, shell: Any) -> tuple[int | None, str | None
     if inside is not None:  # the script has exited, or could not be begun
         return None, None
     return (mine[-1].lineno, (mine[-1].line or "").strip() or None) if mine else (None, None)
+
+
+def _near_miss(error: NameError, namespace: Mapping[str, Any]) -> str:
+    """``. Did you mean: 'model'?``, as Python says it: a name that could be meant where this was raised; else ""."""
+    name, tb = getattr(error, "name", None), error.__traceback__
+    if not isinstance(name, str) or tb is None:
+        return ""
+    while tb.tb_next is not None:
+        tb = tb.tb_next
+    every = {*tb.tb_frame.f_locals, *tb.tb_frame.f_globals, *namespace} - {name}
+    known = (each for each in map(str, every) if name[:1] == "_" or each[:1] != "_")
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
+    return f". Did you mean: {close[0]!r}?" if close else ""

@@ -68,6 +68,23 @@ STORE_BARRIER = "_store_based_barrier"  # Name of the Python function in which n
 GROUP_HELPER = "_new_process_group_helper"  # Makes a group in C++, where it waits for the peers' addresses in a store.
 C10D_FILE = "distributed_c10d.py"
 
+LOST_CONNECTION = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "application timeout caused pair closure",
+    "socket closed",
+    "broken pipe",
+    "connection timed out",
+    "no route to host",
+    "network is unreachable",
+)
+"""What errors of gloo and of the store say, in lower case, where a connection to another process has ended."""
+_BROKEN = (
+    *LOST_CONNECTION,
+    "timed out waiting",  # gloo ends the connection under an operation whose time is up
+    "failed to pass monitoredbarrier",
+)
+
 _REGISTRIES = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg")
 
 
@@ -403,3 +420,8 @@ def make_new_reducer(ddp: Any) -> None:
     if ddp.static_graph:
         ddp.reducer._set_static_graph()
         ddp.logger._set_static_graph()
+
+
+def breaks_group(error: BaseException) -> bool:
+    """Whether the error of a collective means that its group has lost connections, and can be used no more."""
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _BROKEN)

@@ -14,7 +14,7 @@ from typing import Any
 
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
-from jdist.worker.groups import on_reform
+from jdist.worker import process
 
 Pause = Callable[[FrameType], None]  # Pauses the calling thread in this frame, or in its innermost caller in user code.
 
@@ -80,7 +80,7 @@ def install(kernel: Any, pause: Pause) -> None:
 
 
 def _rank() -> int:
-    own = on_reform.rank()
+    own = process.rank()
     return int(os.environ.get("RANK", "0")) if own is None else own
 
 

@@ -10,10 +10,10 @@ from msgspec import Struct
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.debug import DebugFailure, RankFailure, ReadStack, Stack
 from jdist.core.messages.runs import ExecuteCell
-from jdist.worker.cells.script import ScriptExit
 from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode
 from jdist.worker.kernel.guarded import described
 from jdist.worker.kernel.shell import forget_last_error
+from jdist.worker.process import ScriptExit
 
 
 class CellFailure(Struct):

@@ -22,30 +22,9 @@ from jdist.worker.compat import torch as torch_compat
 Endpoint = tuple[str, int]  # (ip, port), an IPv4 address never in its IPv6-mapped form.
 
 _CONNECT = 1.0
-LOST_CONNECTION = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "application timeout caused pair closure",
-    "socket closed",
-    "broken pipe",
-    "connection timed out",
-    "no route to host",
-    "network is unreachable",
-)
-"""What errors of gloo and of the store say, in lower case, where a connection to another process has ended."""
-_BROKEN = (
-    *LOST_CONNECTION,
-    "timed out waiting",  # gloo ends the connection under an operation whose time is up
-    "failed to pass monitoredbarrier",
-)
 _receives: list[weakref.ref[Any]] = []  # No WeakSet: its callback would swallow a KeyboardInterrupt due then.
 _receives_lock = threading.Lock()
 _held: dict[int, socket.socket] = {}  # Connections that are held open, by inode.
-
-
-def breaks_group(error: BaseException) -> bool:
-    """Whether the error of a collective means that its group has lost connections, and can be used no more."""
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _BROKEN)
 
 
 def endpoint(address: Any) -> Endpoint:

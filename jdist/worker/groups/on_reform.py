@@ -20,22 +20,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from jdist.core.errors import UsageError
+from jdist.worker import process
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _functions: dict[tuple[str, str], Callable[..., Any]] = {}
-_rank: int | None = None  # Which rank this process is; None in a process that is no rank.
-
-
-def be_rank(rank: int) -> None:
-    """From now on functions may be registered: this process is a worker."""
-    global _rank  # noqa: PLW0603 — a process is a rank or not
-    _rank = rank
-
-
-def rank() -> int | None:
-    """The rank that this process is; None in another process."""
-    return _rank
 
 
 def on_reform(function: F) -> F:
@@ -44,7 +33,7 @@ def on_reform(function: F) -> F:
     It takes the generation, a number, or nothing. Another of the same name takes its place. What it raises is printed
     and leaves the rank usable. Raises UsageError outside a rank, and for what cannot be called so.
     """
-    if _rank is None:
+    if process.rank() is None:
         raise UsageError("jdist.on_reform is for cells on ranks; no world is formed here")
     _takes_generation(function)
     _functions[function.__module__, function.__qualname__] = function
@@ -74,7 +63,7 @@ def call(generation: int) -> None:
         try:
             function(*((generation,) if _takes_generation(function) else ()))
         except Exception as e:
-            print(f"jdist.on_reform: {function.__qualname__} failed on rank {_rank}: {type(e).__name__}: {e}")
+            print(f"jdist.on_reform: {function.__qualname__} failed on rank {process.rank()}: {type(e).__name__}: {e}")
             first = first or e
     if first is not None:
         raise first

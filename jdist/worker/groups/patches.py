@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import UsageError
 from jdist.core.messages.groups import GroupSpec
-from jdist.worker.cells import script
+from jdist.worker import process
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.gloo.callbacks import waits
 from jdist.worker.gloo.connections import remember_receives
@@ -98,7 +98,7 @@ def _init_process_group(_call: Callable[[], None], asked: dict[str, Any], groups
         done = f"its collectives fail after {asked['timeout'].total_seconds():g} s from now on"
     elif asked["store"] is not None or (asked["init_method"] or "env://") != "env://":
         done = "its own store is used instead of the one that was passed"
-    if not script.is_of_job():
+    if not process.is_job_script():
         print(f"init_process_group: the world of {world_size} ranks ({backend}) is already formed; {done}")
 
 
@@ -120,7 +120,7 @@ def _backends(text: str) -> set[str]:
 def _destroy_process_group(call: Callable[[], None], asked: dict[str, Any], groups: GroupRegistry) -> None:
     group = asked["group"]
     if group is None or group is dist.group.WORLD:
-        if not script.is_of_job():
+        if not process.is_job_script():
             print("destroy_process_group: jdist keeps the world formed for the next cell; nothing to do")
     else:
         call()

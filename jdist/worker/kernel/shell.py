@@ -18,8 +18,8 @@ from IPython.core.autocall import ZMQExitAutocall
 
 from jdist.core.errors import UsageError
 from jdist.core.remedy import Remedy
+from jdist.worker import process
 from jdist.worker.compat.ipykernel import allows_input, give_no_input, show_traceback
-from jdist.worker.groups import on_reform
 from jdist.worker.kernel import formatter
 
 _DEBUG = Remedy("debug", "run cells in the frames in which ranks have failed")
@@ -29,7 +29,7 @@ class InputRefused(UsageError, RuntimeError):
     """A cell on several ranks, or in the background, asks for input. Shown as one line without a traceback."""
 
     def __init__(self, what: str, effect: str, others: Sequence[Remedy] = ()):
-        ranks = "" if on_reform.rank() is None else str(on_reform.rank())
+        ranks = "" if process.rank() is None else str(process.rank())
         message = f"{what} needs a cell that runs on one rank, and not in the background"
         super().__init__(message, remedies=[Remedy("run_cell", effect, ranks), *others])
 

@@ -18,7 +18,7 @@ import stack_data.core
 from IPython.core import interactiveshell, ultratb
 from stack_data.utils import collapse_repeated
 
-from jdist.worker.cells import script
+from jdist.worker import process
 from jdist.worker.compat.ipykernel import cell_numbers, reuse_shown_traceback, show_traceback, show_unless
 from jdist.worker.kernel.guarded import described, text_of
 from jdist.worker.kernel.shell import InputRefused
@@ -59,7 +59,7 @@ def _hide_own_frames() -> None:
 
     def structured_traceback(self: Any, kind: type, error: Any, frames: Any, *args: Any, **options: Any) -> list[str]:
         if isinstance(frames, list):  # of an error in code that the cell compiles or imports
-            inside = script.within(frames)
+            inside = process.script_frames(frames)
             frames = [f for f in frames if f.filename != _RUNS_CELLS] if inside is None else inside
         return list(structured(self, kind, error, frames, *args, **options))
 
@@ -68,7 +68,7 @@ def _hide_own_frames() -> None:
 
 def _within_script(etb: TracebackType) -> TracebackType:
     """The part of a traceback within the script that the cell runs; all of it for any other cell."""
-    runs = [tb for tb in _chain(etb) if tb.tb_frame.f_code.co_filename == script.__file__]
+    runs = [tb for tb in _chain(etb) if tb.tb_frame.f_code.co_filename == process.__file__]
     return (runs[-1].tb_next if runs else None) or etb
 
 

@@ -27,9 +27,8 @@ from torch.distributed import distributed_c10d as c10d
 from jdist.core.errors import UsageError
 from jdist.core.observation import Channel
 from jdist.core.outcome import FORKED
-from jdist.worker.cells import script
+from jdist.worker import process
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.gloo.connections import breaks_group
 from jdist.worker.observe.channels import ChannelProgress, Channels
 
 OWN_FILES = {__file__}  # Files of the frames that stand between a caller and torch; tracebacks leave them out.
@@ -158,7 +157,7 @@ class CallLog:
 
     def record_failure(self, error: BaseException) -> None:
         """Record that a call of torch.distributed, or the wait for it, raised ``error``."""
-        self.has_broken_group = self.has_broken_group or breaks_group(error)
+        self.has_broken_group = self.has_broken_group or torch_compat.breaks_group(error)
 
     def refuse_inherited(self) -> None:
         """In a forked child: refuse what would wait for the connections and threads of its rank, which it lacks."""
@@ -274,7 +273,7 @@ class CallLog:
 
     def cell_frame(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame of a cell, or of a script that it runs, from ``frame`` outwards."""
-        in_script = script.is_running()
+        in_script = process.is_script_running()
         for _ in range(_DEPTH):
             if frame is None or frame.f_code.co_filename in self.cells:
                 return frame

@@ -26,7 +26,7 @@ from msgspec import Struct, structs
 
 from jdist.core.observation import Activity
 from jdist.core.ranks import RankSet
-from jdist.worker.cells import script
+from jdist.worker import process
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_log import TRANSFERS, CallLog, LoggedCall
 from jdist.worker.observe.flight_recorder import FlightRecorder
@@ -178,7 +178,7 @@ class MainThread:
     def _python(self, frames: list[FrameType]) -> Location:
         """At the innermost frame of a cell, or of a script that it runs; else at the innermost frame of all."""
         op = frames[0].f_code.co_name
-        begun = next((i for i, f in enumerate(frames) if f.f_code.co_filename == script.__file__), None)
+        begun = next((i for i, f in enumerate(frames) if f.f_code.co_filename == process.__file__), None)
         if begun:
             main = next((f for f in reversed(frames[:begun]) if f.f_globals.get("__name__") == "__main__"), None)
             if main is not None:

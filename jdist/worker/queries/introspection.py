@@ -6,7 +6,6 @@ value that has to be copied from a device, or that a user's ``__repr__`` makes.
 
 import builtins
 import contextlib
-import difflib
 import inspect
 import keyword
 import os
@@ -76,19 +75,6 @@ def _keys(line: str, namespace: Mapping[str, Any]) -> tuple[str, dict[str, str]]
         if isinstance(of, dict):
             return match[3], {key: _kind(value) for key, value in list(of.items()) if isinstance(key, str)}
     return None
-
-
-def near_miss(error: NameError, namespace: Mapping[str, Any]) -> str:
-    """``. Did you mean: 'model'?``, as Python says it: a name that could be meant where this was raised; else ""."""
-    name, tb = getattr(error, "name", None), error.__traceback__
-    if not isinstance(name, str) or tb is None:
-        return ""
-    while tb.tb_next is not None:
-        tb = tb.tb_next
-    every = {*tb.tb_frame.f_locals, *tb.tb_frame.f_globals, *namespace} - {name}
-    known = (each for each in map(str, every) if name[:1] == "_" or each[:1] != "_")
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
-    return f". Did you mean: {close[0]!r}?" if close else ""
 
 
 def _kind(value: object) -> str:

@@ -15,7 +15,7 @@ from jdist.core.outcome import ErrorInfo
 from jdist.core.stacks import StackFrame
 from jdist.core.topology import Topology
 from jdist.notebook.batch.exit_code import exit_code, held_failure
-from jdist.worker.cells.script import ScriptExit
+from jdist.worker.process import ScriptExit
 
 
 def ended(*parts: tuple[str, ErrorInfo | None], first: int = -1) -> CellRun:

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 import jdist
+from jdist.worker import process
 from jdist.worker.groups import on_reform
 
 
 @pytest.fixture
 def on_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_reform, "_functions", {})
-    monkeypatch.setattr(on_reform, "_rank", None)
-    on_reform.be_rank(3)
+    monkeypatch.setattr(process, "_rank", None)
+    process.be_rank(3)
 
 
 def test_outside_a_rank_there_is_nothing_to_call_it() -> None:

@@ -1,4 +1,7 @@
-"""Running a whole torchrun script or module on this rank, as ``__main__``, in the live session."""
+"""What this process is: which rank, and whether a torchrun script runs in it, as ``__main__`` in the live session.
+
+The whole worker may import this module, which imports nothing of the worker.
+"""
 
 import runpy
 import sys
@@ -9,8 +12,20 @@ from typing import Any
 _KEPT = ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__", "__cached__")
 
 _RUNPY = runpy.run_path.__code__.co_filename
+_rank: int | None = None  # None in a process that is no rank.
 _is_running = False
 _of_job = False  # A script runs for which the cluster was started, and with which it ends.
+
+
+def be_rank(rank: int) -> None:
+    """Declare this process a worker, the one with this rank."""
+    global _rank  # noqa: PLW0603 - a process is a rank or not
+    _rank = rank
+
+
+def rank() -> int | None:
+    """The rank that this process is; None in another process."""
+    return _rank
 
 
 class ScriptExit(RuntimeError):
@@ -26,7 +41,7 @@ class ScriptExit(RuntimeError):
         return []
 
 
-def within(frames: list[FrameSummary]) -> list[FrameSummary] | None:
+def script_frames(frames: list[FrameSummary]) -> list[FrameSummary] | None:
     """The frames of a traceback within the script; None if it is that of no script."""
     run_here = [place for place, frame in enumerate(frames) if frame.filename == __file__]
     if not run_here:
@@ -34,17 +49,19 @@ def within(frames: list[FrameSummary]) -> list[FrameSummary] | None:
     return [frame for frame in frames[run_here[-1] + 1 :] if frame.filename != _RUNPY]
 
 
-def is_running() -> bool:
+def is_script_running() -> bool:
     """Whether a script is running, with its module as ``__main__``."""
     return _is_running
 
 
-def is_of_job() -> bool:
+def is_job_script() -> bool:
     """Whether a job's script is running, after which no cell follows."""
     return _of_job
 
 
-def run(name: str, args: list[str], namespace: dict[str, Any], directory: str = "", *, in_job: bool = False) -> None:
+def run_script(
+    name: str, args: list[str], namespace: dict[str, Any], directory: str = "", *, in_job: bool = False
+) -> None:
     """Run a script with ``sys.argv`` set; its names are bound in the session then. ``sys.exit(0)`` is no error.
 
     With a ``directory``, ``name`` is a module's, which is run as ``python -m`` runs it there.
