@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jdist.notebook.panel.open import panel
     from jdist.worker.debug.breakpoints import breakpoint  # noqa: A004 — it does what Python's own does, under a condition
     from jdist.worker.groups.on_reform import on_reform
-    from jdist.worker.metrics.log import log
+    from jdist.worker.metrics import log
     from jdist.worker.profile.step_mark import profile_step
     from jdist.worker.saving.points import save_if_due
 
@@ -54,7 +54,7 @@ _HOMES = {
     "Metrics": "jdist.client.metrics.metrics",
     "Profile": "jdist.client.profile.profile",
     "ProfileOptions": "jdist.core.profile",
-    "log": "jdist.worker.metrics.log",
+    "log": "jdist.worker.metrics",
     "profile_step": "jdist.worker.profile.step_mark",
     "save_if_due": "jdist.worker.saving.points",
     "Trace": "jdist.client.trace.trace",

@@ -31,31 +31,30 @@ from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import set_name
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
 from jdist.wire.values.frames import Unpacker, pack, pack_report
+from jdist.worker import metrics as metrics_log
 from jdist.worker import process
-from jdist.worker.cells.children import Children
-from jdist.worker.cells.cuda_context import fault_of
+from jdist.worker.cells import display, shell, signals, tracebacks
+from jdist.worker.cells.children import Children, disable_in_children
 from jdist.worker.cells.imports import Imports
+from jdist.worker.cells.outcome import fault_of
+from jdist.worker.cells.output import OwnStreams
 from jdist.worker.cells.runner import CellRunner
-from jdist.worker.cells.streams import OwnStreams
 from jdist.worker.compat.ipykernel import cell_numbers
 from jdist.worker.compat.private import lacks_of_loaded
 from jdist.worker.debug import breakpoints
 from jdist.worker.debug.debugger import Debugger
-from jdist.worker.debug.post_mortem import CellFailure, PostMortem
+from jdist.worker.debug.frames import CellFailure, PostMortem
 from jdist.worker.ending import Ending
 from jdist.worker.escalation import InterruptPolicy, free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover.names import NamesHandover
 from jdist.worker.handover.save import users_values
-from jdist.worker.kernel import appearance, job_end, shell, sigint, tracebacks
-from jdist.worker.kernel.forked import disable_in_children
-from jdist.worker.metrics import log as metrics_log
 from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.profile import step_mark
 from jdist.worker.profile.cell_profiler import CellProfiler
-from jdist.worker.queries.rank_queries import QueryHandler
+from jdist.worker.queries import QueryHandler
 from jdist.worker.saving import process as saving
 from jdist.worker.saving.points import SavePoints
 from jdist.worker.saving.process import SavingRank
@@ -91,7 +90,7 @@ class ControlThread:
         self._imports = Imports(kernel.shell)
         self._profiler = CellProfiler(self._groups.log, self._observer.trace)
         step_mark.connect(self._profiler.mark_step)
-        self._sigint = sigint.install(kernel)
+        self._sigint = signals.install(kernel)
         self._debugger = Debugger(kernel, spec.worker, self._cells, self._sigint, self._groups.log, self._observer)
         self._observer.pause = self._debugger.place
         self._post_mortem = PostMortem(kernel.shell, self._debugger.is_user_code, self._hold)
@@ -99,7 +98,7 @@ class ControlThread:
         self._queries = QueryHandler(spec, namespace, *known, self._user_names)
         self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups, self._cells.descriptors)
         self._sigint.catch_ignored()
-        OWN_FILES.update({sigint.__file__, __file__})
+        OWN_FILES.update({signals.__file__, __file__})
         self._aborting = threading.Lock()  # Guards the next.
         self._last_abort: tuple[int, InterruptPolicy | None] = (0, None)  # The run that was aborted last.
         process.be_rank(spec.rank)
@@ -115,7 +114,7 @@ class ControlThread:
         shell.adapt(kernel)
         breakpoints.install(kernel, lambda frame: self._debugger.pause(frame, "breakpoint"))
         shell.keep_names(kernel.shell, self._groups.own_names)
-        appearance.set_up(kernel.shell)
+        display.set_up(kernel.shell)
         self._handover.guard()
         parts = [self._groups.after_fork, streams.after_fork, self._debugger.after_fork, metrics_log.disconnect]
         disable_in_children(kernel, parts)
@@ -226,7 +225,7 @@ class ControlThread:
         self._spawn(self._form_world, form)
 
     def _handle_keep_autosave(self, keep: KeepAutosave) -> None:
-        job_end.outlive(wanted=keep.options is not None)
+        signals.outlive(wanted=keep.options is not None)
         if keep.options is not None:  # what a save needs is imported before a loop would wait for that
             self._spawn(importlib.import_module, "jdist.worker.saving.save")
 

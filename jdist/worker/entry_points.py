@@ -5,13 +5,13 @@ from typing import Any
 
 _FUNCTIONS = {
     "run_script": "jdist.worker.process:run_script",
-    "full_values": "jdist.worker.values.collective:full_values",
-    "broadcast": "jdist.worker.values.collective:broadcast",
-    "restore": "jdist.worker.values.restore:restore",
+    "full_values": "jdist.worker.variables.restore:full_values",
+    "broadcast": "jdist.worker.variables.restore:broadcast",
+    "restore": "jdist.worker.variables.restore:restore",
     "save": "jdist.worker.saving.save:save",
     "load": "jdist.worker.saving.load:load",
     "read_manifest": "jdist.worker.saving.load:read_manifest_of",
-    "delete_names": "jdist.worker.queries.variables:delete_names",
+    "delete_names": "jdist.worker.variables.listing:delete_names",
     "cause_fault": "jdist.worker.faults:cause_fault",
     "call_on_reform": "jdist.worker.groups.on_reform:call",
 }

@@ -10,10 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from jdist.worker.gloo.callbacks import waits
-from jdist.worker.gloo.connections import Endpoint, abort_receives, end_reading, shut_down
+from jdist.worker.cells.signals import SafeSigint, interrupt_main
+from jdist.worker.groups.gloo import Endpoint, abort_receives, end_reading, shut_down, waits
 from jdist.worker.groups.registry import GroupRegistry
-from jdist.worker.kernel.sigint import SafeSigint, interrupt_main
 from jdist.worker.observe.main_thread import frames_of, store_port, store_wait
 
 _AGAIN = 0.1  # Seconds between two steps: a loop that swallows exceptions re-enters its collective in between.

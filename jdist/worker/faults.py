@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jdist.wire.cgroups import MemoryCgroups
-from jdist.worker.gloo.connections import connections
+from jdist.worker.groups.gloo import connections
 
 _LIMIT = 256 << 20
 _CHUNK = 16 << 20

@@ -17,8 +17,7 @@ from jdist.core.settings import WorkerSpec
 from jdist.wire import log
 from jdist.wire.processes import set_name
 from jdist.wire.values.text import encodable
-from jdist.worker.cells.fd_capture import FdCapture
-from jdist.worker.cells.streams import OwnStreams
+from jdist.worker.cells.output import FdCapture, OwnStreams
 from jdist.worker.compat.ipykernel import (
     flush_when_needed,
     open_pipes,

@@ -41,7 +41,7 @@ export interface IHistogram {
   outside: number;
 }
 
-/** What a value is; see ValueDescription of jdist/worker/values/describe.py. */
+/** What a value is; see ValueDescription of jdist/worker/variables/describe.py. */
 export type ValueDescription = Partial<Omit<IVariant, 'ranks' | 'value' | 'nbytes'>> & {
   error?: string;
   mean?: number | null;

@@ -59,7 +59,7 @@ class Describe(Message, frozen=True):
 
 
 class Described(Message, frozen=True):
-    """See worker/values/describe.Description; encoded by it."""
+    """See worker/variables/describe.Description; encoded by it."""
 
     body: bytes
 

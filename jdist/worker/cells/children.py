@@ -1,17 +1,31 @@
-"""Children of a run: processes that its cell has started. Stop interrupts them as Ctrl-C in a terminal would.
+"""Processes that a rank's cells have started: programs, and forked copies of the rank.
 
-They are found by the rank's process group, which a process started on purpose as a daemon (``start_new_session``) has
-left, and by their age: what an earlier cell has left running on purpose goes on.
+Stop interrupts the programs of a run as Ctrl-C in a terminal would. They are found by the rank's process group, which a
+process started on purpose as a daemon (``start_new_session``) has left, and by their age: what an earlier cell has left
+running on purpose goes on.
+
+Forked children, such as those of ``multiprocessing`` and data loaders, are copies that are not ranks. A child has
+everything that jdist installed in the rank, but none of its threads. Whatever could answer for the rank, or change its
+world, is disabled there, so that the child behaves like one forked from any script: it writes to the rank's output,
+Ctrl-C ends it, and it may form a world of its own. `dist.get_rank()` still works, since samplers in data loaders call
+it.
 """
 
+import builtins
 import contextlib
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import psutil
+
+from jdist.wire.processes import set_name
+from jdist.worker.cells import signals
+from jdist.worker.compat import ipykernel as ipykernel_compat
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")  # Seconds; the kernel rounds a process's start down to this.
 _AGAIN = 0.05
@@ -94,3 +108,37 @@ def _ignores_interrupts(pid: int) -> bool:
         if line.startswith("SigIgn:"):
             return bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)
     return False
+
+
+_input = builtins.input  # Python's own: ipykernel puts another in its place before each cell.
+
+
+def disable_in_children(kernel: Any, parts: Sequence[Callable[[], None]]) -> None:
+    """From now on, call ``parts`` in each forked child before anything else; once, on the main thread."""
+
+    def after_fork() -> None:
+        set_name("jdist-child")
+        signal.set_wakeup_fd(-1)  # else the rank's event loop would take the child's signals for the rank's
+        if getattr(signal.getsignal(signal.SIGINT), "__module__", "") == signals.__name__:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        builtins.input = _input
+        ipykernel_compat.be_silent(kernel)
+        for part in parts:
+            part()
+
+    os.register_at_fork(after_in_child=after_fork)
+
+
+def end_with_cell(result: Any) -> NoReturn:
+    """End a child that has come to the end of the cell, as a script's child ends with the script.
+
+    ``result`` is IPython's ExecutionResult, or None when there is none.
+    """
+    error = result and (result.error_before_exec or result.error_in_exec)
+    code = 1 if error else 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the user's own stream
+            stream.flush()
+    os._exit(code & 0xFF)

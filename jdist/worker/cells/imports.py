@@ -20,7 +20,7 @@ from IPython.extensions.autoreload import superreload
 
 import jdist
 from jdist.core.import_path import ImportPath, merge, this_interpreter
-from jdist.worker.kernel.guarded import described
+from jdist.worker.cells.user_code import described
 
 _Stamp = tuple[float, int]  # A file's time of change and size.
 

@@ -24,18 +24,16 @@ from jdist.core.messages.runs import ExecuteCell, RankDone
 from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 from jdist.wire.values.frames import pack_report
-from jdist.worker.cells.children import Children
-from jdist.worker.cells.cuda_context import CudaContext
-from jdist.worker.cells.outcome import outcome_of
-from jdist.worker.cells.streams import OwnStreams
+from jdist.worker.cells.children import Children, end_with_cell
+from jdist.worker.cells.display import remove_prompts
+from jdist.worker.cells.outcome import CudaContext, outcome_of
+from jdist.worker.cells.output import OwnStreams
+from jdist.worker.cells.shell import last_error_kept
+from jdist.worker.cells.user_code import described, forget_texts, guarded, text_of
 from jdist.worker.compat.ipykernel import allow_input, allows_input, main_lock, wake_toolkit_loop
-from jdist.worker.descriptors import DescriptorReserve
-from jdist.worker.kernel.appearance import remove_prompts
-from jdist.worker.kernel.forked import end_with_cell
-from jdist.worker.kernel.guarded import described, forget_texts, guarded, text_of
-from jdist.worker.kernel.shell import last_error_kept
-from jdist.worker.metrics.publisher import MetricPublisher
+from jdist.worker.metrics import MetricPublisher
 from jdist.worker.observe.observer import RunSpans
+from jdist.worker.process import DescriptorReserve
 
 
 class CellRunner:

@@ -1,6 +1,6 @@
 """Breakpoints: every call that would stop in a debugger pauses the rank at that place, in any thread.
 
-This does not include debuggers that prompt for input, such as `%debug`: see :mod:`jdist.worker.kernel.shell`.
+This does not include debuggers that prompt for input, such as `%debug`: see :mod:`jdist.worker.cells.shell`.
 """
 
 import bdb

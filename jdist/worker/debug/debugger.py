@@ -25,16 +25,16 @@ from jdist.core.messages.debug import RankPaused, ReadStack, ResumeRanks, Stack
 from jdist.core.messages.runs import ExecuteCell
 from jdist.core.stacks import PauseReason, StackFrame
 from jdist.worker.cells.runner import CellRunner
+from jdist.worker.cells.signals import SafeSigint, interrupt_main
 from jdist.worker.compat.rpc import raise_in_thread
-from jdist.worker.debug import stepping
+from jdist.worker.debug import breakpoints
 from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode, outwards
 from jdist.worker.debug.stepping import Stepper, Stop
-from jdist.worker.kernel.sigint import SafeSigint, interrupt_main
 from jdist.worker.observe import call_log
 from jdist.worker.observe.call_log import OWN_FILES, CallLog
 from jdist.worker.observe.main_thread import STORE_WAITS, TRANSPARENT, WORK_WAITS
 from jdist.worker.observe.observer import Observer
-from jdist.worker.values.summary import summarize
+from jdist.worker.variables.describe import summarize
 
 _log = logging.getLogger("jdist.worker")
 
@@ -94,7 +94,7 @@ class Debugger:
         self._one = threading.Lock()  # One thread is paused at a time.
         sigint.on_raise = self._stepper.end
         sigint.held.add(Debugger._hold.__code__)
-        OWN_FILES.update({__file__, stepping.__file__})
+        OWN_FILES.update({__file__, breakpoints.__file__})
         signal.signal(SIGNAL, self._handle_signal)
         cells.on_end = self._handle_end
 

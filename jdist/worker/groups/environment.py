@@ -21,7 +21,7 @@ import torch.distributed as dist
 from jdist.core.messages.groups import FormWorld
 from jdist.core.topology import Topology
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.gloo.connections import Endpoint, connections, connections_to, own_listeners, shut_down
+from jdist.worker.groups.gloo import Endpoint, connections, connections_to, own_listeners, shut_down
 
 # torch's watchdog of NCCL would end the process at an error or a long wait, or keep it busy with dumps while the world
 # is formed again; jdist aborts the communicators itself (docs/design/gpus.md).

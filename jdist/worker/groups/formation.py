@@ -26,8 +26,8 @@ from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import FormWorld
 from jdist.core.topology import Topology
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.gloo.connections import Endpoint, ListenerWaker, own_listeners, shut_down
 from jdist.worker.groups.environment import RankEnvironment
+from jdist.worker.groups.gloo import Endpoint, ListenerWaker, own_listeners, shut_down
 from jdist.worker.groups.rpc import RpcState
 from jdist.worker.groups.store_client import StoreClient, meet
 

@@ -20,10 +20,9 @@ from jdist.core.errors import UsageError
 from jdist.core.messages.groups import GroupSpec
 from jdist.worker import process
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.gloo.callbacks import waits
-from jdist.worker.gloo.connections import remember_receives
 from jdist.worker.groups import rebind
 from jdist.worker.groups.formation import FOREVER
+from jdist.worker.groups.gloo import remember_receives, waits
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.observe.call_log import OWN_FILES, CallLog
 from jdist.worker.observe.main_thread import STORE_WAITS, WORK_WAITS

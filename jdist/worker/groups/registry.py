@@ -22,11 +22,10 @@ from jdist.core.errors import LaunchError
 from jdist.core.messages.groups import FormWorld, GroupSpec, WorldFormed
 from jdist.worker.compat import step
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.gloo.callbacks import waits
-from jdist.worker.gloo.connections import Endpoint, ListenerWaker, end_reading, own_listeners, release
 from jdist.worker.groups import on_reform
 from jdist.worker.groups.environment import RankEnvironment
 from jdist.worker.groups.formation import Facts, RankFormation
+from jdist.worker.groups.gloo import Endpoint, ListenerWaker, end_reading, own_listeners, release, waits
 from jdist.worker.groups.rebind import AGAIN, rebind, renew_reducers
 from jdist.worker.groups.rpc import RpcAgent
 from jdist.worker.groups.store_client import StoreClient, sweep

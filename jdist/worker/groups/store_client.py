@@ -20,7 +20,7 @@ from torch.distributed import Store, TCPStore
 
 from jdist.core.errors import LaunchError
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.gloo.connections import Endpoint, connections_to, shut_down
+from jdist.worker.groups.gloo import Endpoint, connections_to, shut_down
 
 _CONNECT = 30.0  # Seconds to connect to the store.
 _ATTEMPT = 2.0  # Seconds for one attempt, which cannot be interrupted.

@@ -22,7 +22,6 @@ from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, Re
 from jdist.core.messages.observation import Observation
 from jdist.core.settings import WorkerSpec
 from jdist.wire.values.frames import Unpacker, pack
-from jdist.worker.descriptors import DescriptorReserve
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.handover import session
 from jdist.worker.handover.crash import CrashHandler, connect
@@ -31,6 +30,7 @@ from jdist.worker.handover.memory import NamesReader
 from jdist.worker.handover.save import Save
 from jdist.worker.handover.stop_main import stop_main_thread
 from jdist.worker.observe.observer import Observer
+from jdist.worker.process import DescriptorReserve
 
 _log = logging.getLogger("jdist.worker")
 

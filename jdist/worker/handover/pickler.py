@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 from jdist.wire.values import arrays
 from jdist.wire.values.code import reduce_code
 from jdist.worker.compat.torch import storage_id, untyped_storage
+from jdist.worker.groups import rebind
 from jdist.worker.handover import rebuild
-from jdist.worker.values import ddp
 
 _being_read: set[torch.device] = set()  # Devices that a thread is reading now; if one hangs, its thread never returns.
 _FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__doc__", "__qualname__", "__module__")
@@ -163,9 +163,9 @@ def _special(obj: Any) -> Callable[[Any], Any] | None:
 
 
 def _ddp(wrapped: Any) -> Any:
-    if ddp.is_special(wrapped):
+    if rebind.is_special_ddp(wrapped):
         raise TypeError("it has a communication hook or mixed precision of DDP's own")
-    return rebuild.wrapped_in_ddp, (wrapped.module, ddp.options_of(wrapped), wrapped.training)
+    return rebuild.wrapped_in_ddp, (wrapped.module, rebind.ddp_options(wrapped), wrapped.training)
 
 
 def _file(file: io.IOBase) -> Any:

@@ -14,7 +14,7 @@ import torch
 
 from jdist.wire.values import arrays
 from jdist.worker.compat.torch import resolve_group, typed_storage
-from jdist.worker.values import ddp
+from jdist.worker.groups import rebind
 
 
 class LostValue:
@@ -143,6 +143,6 @@ def group(name: str) -> Any:
 
 def wrapped_in_ddp(module: Any, options: dict[str, Any], is_training: bool) -> Any:
     """A module that was wrapped in DistributedDataParallel; every rank begins anew with its buckets now."""
-    wrapped = ddp.wrap(module, options)
+    wrapped = rebind.wrap_ddp(module, options)
     wrapped.training = is_training
     return wrapped

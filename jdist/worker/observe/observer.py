@@ -13,9 +13,8 @@ from jdist.core.messages.observation import Observation, RankTrace
 from jdist.core.observation import Activity, Call, CallDigest, Channel
 from jdist.core.stacks import StackFrame
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.observe.call_digest import digest_calls
 from jdist.worker.observe.call_log import OWN_FILES, CallLog, LoggedCall
-from jdist.worker.observe.call_merge import CallMerger
+from jdist.worker.observe.calls import CallMerger, digest_calls
 from jdist.worker.observe.flight_recorder import FlightRecorder
 from jdist.worker.observe.main_thread import Key, Location, MainThread
 

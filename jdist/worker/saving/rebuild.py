@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from jdist.worker.groups import rebind
 from jdist.worker.handover.rebuild import LostValue
 from jdist.worker.saving.objects import sharded
-from jdist.worker.values import ddp
 
 
 class _LoadContext(threading.local):
@@ -69,7 +69,7 @@ def group(number: int) -> Any:
 
 def wrapped_in_ddp(module: Any, options: dict[str, Any], members: Any, is_training: bool) -> Any:
     """DDP around a module, on every rank of its group."""
-    wrapped = ddp.wrap(module, {**options, "process_group": str(members.group_name)})
+    wrapped = rebind.wrap_ddp(module, {**options, "process_group": str(members.group_name)})
     wrapped.training = is_training
     return wrapped
 

@@ -38,7 +38,7 @@ from jdist.worker.saving.objects.units import Collection, Unit
 from jdist.worker.saving.plan import TensorWriter, key_of
 from jdist.worker.saving.process import SavingRank, this_rank
 from jdist.worker.saving.writing import BackgroundSave, PlannedSave, refuse_second
-from jdist.worker.values.digests import digest_of
+from jdist.worker.variables.digests import digest_of
 
 _SESSION_KEYS = ("random", "numpy", "torch", "cuda", "dtype", "deterministic", "path", "on_reform", "files", "sources")
 

@@ -15,7 +15,7 @@ import jdist
 from jdist.client.metrics.chart import MetricChart
 from jdist.core.messages.runs import MetricsLogged
 from jdist.core.metrics.series import RunMetrics
-from jdist.worker.metrics.buffer import MetricBuffer
+from jdist.worker.metrics import MetricBuffer
 from support.lab.accessibility import ANY, DARK, findings_in_all_themes, use_theme
 from support.lab.browsing import Lab, LabNotebook
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from jdist.worker import escalation
+from jdist.worker.cells.signals import Moment
 from jdist.worker.escalation import InterruptPolicy
-from jdist.worker.kernel.sigint import Moment
 
 GRACE, PATIENCE = 5.0, 30.0
 

@@ -19,7 +19,7 @@ from jdist.core.quantities import format_bytes
 from jdist.worker.compat.sharding import local_shape, placement_of, placement_text
 from jdist.worker.handover.memory import free_memory
 from jdist.worker.saving.objects.meshes import MeshTable
-from jdist.worker.values.digests import digests
+from jdist.worker.variables.digests import digests
 
 _HASHING = 4  # Threads, at most, that compute digests.
 

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from jdist.wire.values import arrays
 from jdist.worker.compat.sharding import placement_text, without_fsdp
 from jdist.worker.compat.torch import storage_id
+from jdist.worker.groups import rebind
 from jdist.worker.handover.pickler import NamesPickler
 from jdist.worker.saving import rebuild, saved_code
 from jdist.worker.saving.objects.entries import Entries
@@ -29,7 +30,6 @@ from jdist.worker.saving.objects.hooks import HookNumbers
 from jdist.worker.saving.objects.meshes import MeshTable
 from jdist.worker.saving.objects.sets import SortedSets
 from jdist.worker.saving.objects.sharded import ShardedRoots
-from jdist.worker.values import ddp
 
 # Objects of these kinds may be shared by names that have nothing to do with each other.
 _WITHOUT_IDENTITY = (
@@ -271,7 +271,7 @@ def _attributes(tensor: torch.Tensor) -> dict[str, Any] | None:
 
 
 def _ddp(wrapped: Any) -> Any:
-    if ddp.is_special(wrapped):
+    if rebind.is_special_ddp(wrapped):
         raise TypeError("it has a communication hook or mixed precision of DDP's own")
-    options = {k: v for k, v in ddp.options_of(wrapped).items() if k != "process_group"}
+    options = {k: v for k, v in rebind.ddp_options(wrapped).items() if k != "process_group"}
     return rebuild.wrapped_in_ddp, (wrapped.module, options, wrapped.process_group, wrapped.training)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from jdist.worker.cells import fd_capture
-from jdist.worker.cells.fd_capture import FdCapture
+from jdist.worker.cells import output
+from jdist.worker.cells.output import FdCapture
 from support.waits import eventually
 
 PIECE = b"x" * 4096
@@ -91,7 +91,7 @@ def test_it_catches_up_while_a_child_writes_without_a_pause(fd: int, monkeypatch
                 os.write(fd, PIECE)
             return super().write(text)
 
-    monkeypatch.setattr(fd_capture, "_LONGEST", 60.0)
+    monkeypatch.setattr(output, "_LONGEST", 60.0)
     stream = Refilled()
     capture = FdCapture(fd, stream)
     os.write(fd, PIECE)

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from jdist.core.errors import LaunchError
-from jdist.worker.gloo.connections import shut_down
+from jdist.worker.groups.gloo import shut_down
 from jdist.worker.groups.store_client import StoreClient
 from support.waits import eventually
 

@@ -149,7 +149,7 @@ def test_a_handler_of_the_users_own_takes_the_place_of_this_one() -> None:
 def test_code_that_restores_all_handlers_keeps_those_that_python_does_not_know() -> None:
     restored = """
     import faulthandler
-    from jdist.worker.kernel import job_end
+    from jdist.worker.cells import signals
 
     def restore():
         saved = {n: signal.getsignal(n) for n in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}}
@@ -161,12 +161,12 @@ def test_code_that_restores_all_handlers_keeps_those_that_python_does_not_know()
     faulthandler.register(signal.SIGRTMAX, open(os.devnull, "w"))
     restore()
     os.kill(os.getpid(), signal.SIGRTMAX)
-    job_end.outlive(wanted=True)
+    signals.outlive(wanted=True)
     restore()
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGUSR1)
     print("alive", flush=True)
-    job_end.outlive(wanted=False)
+    signals.outlive(wanted=False)
     restore()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(100)

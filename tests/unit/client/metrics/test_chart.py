@@ -13,7 +13,7 @@ from jdist.client.metrics.chart import MIME, MetricChart
 from jdist.client.metrics.lines import lines, rounded
 from jdist.core.messages.runs import MetricsLogged
 from jdist.core.metrics.series import MetricSeries, RunMetrics
-from jdist.worker.metrics.buffer import MetricBuffer
+from jdist.worker.metrics import MetricBuffer
 
 
 def logged(ranks: int, names: list[str], size: int) -> dict[str, dict[int, MetricSeries]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from jdist.client.metrics.marks import marks
 from jdist.core.messages.runs import MetricsLogged
 from jdist.core.metrics.series import MetricSeries, RunMetrics
-from jdist.worker.metrics.buffer import MetricBuffer
+from jdist.worker.metrics import MetricBuffer
 
 
 def series(*ranks: Sequence[float], name: str = "loss") -> dict[str, dict[int, MetricSeries]]:

@@ -13,7 +13,7 @@ from jdist.client.metrics.metrics import KeptMetrics, Metrics
 from jdist.core.errors import UsageError
 from jdist.core.messages.runs import MetricsLogged
 from jdist.core.metrics.series import RunMetrics
-from jdist.worker.metrics.buffer import MetricBuffer
+from jdist.worker.metrics import MetricBuffer
 
 
 def logged(run: int = 3) -> RunMetrics:

@@ -28,7 +28,7 @@ from jdist.core.messages.runs import (
 from jdist.core.messages.status import Notice, RequestRefused
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
-from jdist.worker.metrics.buffer import MetricBuffer
+from jdist.worker.metrics import MetricBuffer
 from support.driver import Driver
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jdist.core.messages.runs import MetricPoints, MetricsLogged
 from jdist.core.metrics import series as module
 from jdist.core.metrics.series import RunMetrics
-from jdist.worker.metrics.buffer import MetricBuffer
+from jdist.worker.metrics import MetricBuffer
 
 
 def points(rank: int, name: str, steps: range, count: int, stride: int = 1) -> MetricPoints:
@@ -47,7 +47,7 @@ def test_ranks_that_are_thinned_differently_are_shown_with_the_same_steps() -> N
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=30), st.integers(1, 3))
 def test_a_series_stays_small_and_even_however_it_comes(batches: list[int], names: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jdist.worker.metrics.buffer.MOST_POINTS", 64)
+        patch.setattr("jdist.worker.metrics.MOST_POINTS", 64)
         patch.setattr(module, "_MOST_OF_ONE", 100)
         patch.setattr(module, "_LEAST_OF_ONE", 10)
         patch.setattr(module, "_MOST_OF_ALL", 150)

@@ -23,7 +23,7 @@ from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.screen import Bundle, TerminalScreen, Update
 from jdist.notebook.output.terminal_emulator import LineAssembler
-from jdist.worker.metrics.buffer import MetricBuffer
+from jdist.worker.metrics import MetricBuffer
 
 AT = StackFrame("train_step", "", 8, "loss.backward()", 12)
 CHECK = StackFrame("<cell>", "", 4, "if torch.isnan(loss): breakpoint()", 12)

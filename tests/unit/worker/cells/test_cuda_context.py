@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from jdist.core.remedy import Remedy
-from jdist.worker.cells.cuda_context import FINAL, CudaContext, final_fault
+from jdist.worker.cells.outcome import FINAL, CudaContext, final_fault
 
 ASSERT = """CUDA error: device-side assert triggered
 Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/ for more information.

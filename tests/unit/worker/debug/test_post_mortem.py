@@ -15,9 +15,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.debug import DebugFailure, RankFailure, ReadStack, Stack
 from jdist.core.messages.runs import ExecuteCell
-from jdist.worker.debug.frames import UserCode
-from jdist.worker.debug.post_mortem import CellFailure, PostMortem
-from jdist.worker.kernel.guarded import forget_texts
+from jdist.worker.cells.user_code import forget_texts
+from jdist.worker.debug.frames import CellFailure, PostMortem, UserCode
 
 FAILS = """\
 def loss_of(batch):
@@ -168,7 +167,7 @@ def test_a_held_cell_stops_before_its_traceback_and_then_fails_as_it_would(rank:
 def test_a_script_that_exits_with_an_error_stops_where_it_exits(rank: Rank, tmp_path: Path) -> None:
     script = tmp_path / "exits.py"
     script.write_text("import sys\ndef main():\n    code = 3\n    sys.exit(code)\nmain()\n")
-    rank.run(3, f"from jdist.worker.process import run\nrun({str(script)!r}, [], {{}})", holds=True)
+    rank.run(3, f"from jdist.worker.process import run_script\nrun_script({str(script)!r}, [], {{}})", holds=True)
     (failure,) = rank.held
     assert failure.error == f"ScriptExit: {script} exited with 3"
     assert (failure.stack.at.function, failure.stack.at.line) == ("main", 4)

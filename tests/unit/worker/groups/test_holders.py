@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jdist.worker.groups.holders import Replacement
+from jdist.worker.groups.rebind import Replacement
 
 
 class Handle:
