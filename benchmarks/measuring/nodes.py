@@ -110,7 +110,7 @@ class Node:
             self._link.send(WorldFormed(worker, form.generation, "cpu", (("127.0.0.1", 30000 + worker),)))
 
     def _run(self, cell: ExecuteCell) -> None:
-        words = cell.code.split()
+        words = cell.spec.code.split()
         for begin in range(0, int(words[1]) if words[:1] == ["lines"] else 0, _CHUNK):
             text = "".join(f"step {n} loss {n / 7}\n" for n in range(begin, begin + _CHUNK))
             self._link.send(Output(cell.run, (Text(cell.workers, "stdout", text),)))

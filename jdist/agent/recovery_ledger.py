@@ -78,10 +78,11 @@ class RecoveryLedger:
                     self._change(message.workers, inner_run=message.run)
                 else:
                     self._change(message.workers, run=message.run, **_AT_BEGIN)
-                if message.is_setup:
-                    run, workers = self._setup.pop(message.code, (message.run, ()))
+                if message.spec.is_setup:
+                    run, workers = self._setup.pop(message.spec.code, (message.run, ()))
                     replayed = (run, _union(workers, message.workers))
-                    self._setup[message.code] = replayed if message.is_internal else (message.run, message.workers)
+                    is_replay = message.spec.is_internal
+                    self._setup[message.spec.code] = replayed if is_replay else (message.run, message.workers)
             case RankDone():
                 held = self._workers.get(message.rank)
                 if held is not None and held.run == message.run:

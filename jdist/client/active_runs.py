@@ -11,7 +11,7 @@ from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import FollowRun, RunFollowed
 from jdist.core.messages.records import ReadRun, RunRecord
-from jdist.core.messages.runs import Interrupt, MetricsLogged, RunAccepted, RunCell
+from jdist.core.messages.runs import CellSpec, Interrupt, MetricsLogged, RunAccepted, RunCell
 from jdist.core.messages.status import Stopped
 
 
@@ -29,8 +29,8 @@ class ActiveRuns:
 
     async def submit(self, cell: RunCell) -> CellRun:
         """Send a cell to the controller. Raises UsageError when it refuses the cell."""
-        if cell.timeout is not None and not cell.timeout > 0:
-            raise UsageError(f"a timeout is a positive number of seconds, not {cell.timeout}")
+        if cell.spec.timeout is not None and not cell.spec.timeout > 0:
+            raise UsageError(f"a timeout is a positive number of seconds, not {cell.spec.timeout}")
         await self._attachment.send_import_path()
         paused = set(self._attachment.facts.paused)
         self._submitted[cell.request] = cell.ranks
@@ -41,11 +41,11 @@ class ActiveRuns:
             self._submitted.pop(cell.request, None)
             self._accepted.pop(cell.request, None)
         run.behind = accepted.behind
-        if not cell.is_internal:
+        if not cell.spec.is_internal:
             facts, history = self._attachment.facts, self._attachment.history
-            is_inner = cell.in_failure or not paused.isdisjoint(cell.ranks)
+            is_inner = cell.spec.in_failure or not paused.isdisjoint(cell.ranks)
             world_size = facts.topology.world_size
-            history.add_cell(run, cell.code, world_size, is_setup=cell.is_setup, is_inner=is_inner)
+            history.add_cell(run, cell.spec.code, world_size, is_setup=cell.spec.is_setup, is_inner=is_inner)
         return run
 
     def __contains__(self, number: int) -> bool:
@@ -94,7 +94,9 @@ class ActiveRuns:
     async def run_internal(self, code: str, *, check: bool = True) -> CellRun:
         """Run a cell of jdist's own on every rank and wait for it."""
         ranks = self._attachment.select()
-        return await self.wait(await self.submit(RunCell(new_request(), code, ranks, is_internal=True)), check=check)
+        return await self.wait(
+            await self.submit(RunCell(new_request(), CellSpec(code, is_internal=True), ranks)), check=check
+        )
 
     def interrupt_now(self, run: int) -> None:
         """Send an interrupt without waiting for the answer. Does nothing once the cluster is lost."""

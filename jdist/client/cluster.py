@@ -30,9 +30,8 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
 from jdist.core.messages.membership import Resized
 from jdist.core.messages.observation import GetStack, Observation, Observe, StackText
-from jdist.core.messages.runs import InputReply, Interrupt, RunCell
+from jdist.core.messages.runs import CellSpec, InputReply, Interrupt, RunCell
 from jdist.core.messages.status import StatusReport, StatusRequest
-from jdist.core.profile import ProfileOptions
 from jdist.core.settings import Host, OnDeath
 from jdist.wire.transport.keys import Connection
 
@@ -182,8 +181,16 @@ class AsyncCluster(SessionCluster):
         >>> (await cluster.run("x = rank * 10; x", ranks="0-3", timeout=20)).values
         {0: 0, 1: 10, 2: 20, 3: 30}
         """
-        options = (timeout, allow_stdin, setup, internal, hold, in_failure)
-        run = await self._runs.submit(RunCell(new_request(), code, self.select_paused(ranks, group), *options))
+        run = await self.submit(
+            code,
+            self.select_paused(ranks, group),
+            timeout=timeout,
+            allow_stdin=allow_stdin,
+            is_setup=setup,
+            is_internal=internal,
+            holds=hold,
+            in_failure=in_failure,
+        )
         return run if background else await self._runs.wait(run, check=check)
 
     async def run_async(self, code: str, ranks: Ranks = None, *, timeout: float | None = None) -> CellRun:
@@ -196,26 +203,12 @@ class AsyncCluster(SessionCluster):
         """Run a torchrun script on every rank as ``__main__``, in the live session."""
         return await self.run(script_cell(path, args), ranks, timeout=timeout)
 
-    async def submit(  # noqa: PLR0913 — as above
-        self,
-        code: str,
-        ranks: tuple[int, ...],
-        *,
-        timeout: float | None = None,
-        allow_stdin: bool = False,
-        setup: bool = False,
-        internal: bool = False,
-        hold: bool = False,
-        in_failure: bool = False,
-        profile: ProfileOptions | None = None,
-        first_line: int = 1,
-    ) -> CellRun:
+    async def submit(self, /, code: str, ranks: tuple[int, ...], **options: Any) -> CellRun:
         """Send a cell to the ranks and return its run without waiting for it. Raises UsageError when it is refused.
 
-        ``first_line`` is the number from which the lines of ``code`` are counted.
+        ``options`` are the fields of :class:`~jdist.core.messages.runs.CellSpec`.
         """
-        options = (timeout, allow_stdin, setup, internal, hold, in_failure, profile, first_line)
-        return await self._runs.submit(RunCell(new_request(), code, ranks, *options))
+        return await self._runs.submit(RunCell(new_request(), CellSpec(code, **options), ranks))
 
     async def profile(
         self, code: str, ranks: Ranks = None, *, timeout: float | None = None, **options: Any

@@ -70,7 +70,7 @@ class DistMagics(Magics):
         profile = profiling.options_of(o, len(ranks))
         can_ask = len(ranks) == 1 and not o.background
         frames = s.frames_of(ranks)
-        options = {"allow_stdin": can_ask, "setup": o.setup, "hold": o.hold, "in_failure": bool(s.debugged)}
+        options = {"allow_stdin": can_ask, "is_setup": o.setup, "holds": o.hold, "in_failure": bool(s.debugged)}
         options |= {"profile": profile, "first_line": _first_line(self._shell, cell)}
         run = cluster.submit(cell, ranks, timeout=o.timeout, **options)
         count = getattr(self._shell, "execution_count", None)

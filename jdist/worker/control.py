@@ -212,8 +212,8 @@ class ControlThread:
         if cell.in_run:
             self._debugger.order_cell(cell)
         else:
-            if cell.is_setup:
-                self._saving.remember_setup(cell.code)
+            if cell.spec.is_setup:
+                self._saving.remember_setup(cell.spec.code)
             self._cells.submit(cell)
         self._stalls.expect(cell.run)
 

@@ -30,7 +30,16 @@ from jdist.core.messages.membership import (
 from jdist.core.messages.nodes import ClockReading
 from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
-from jdist.core.messages.runs import AbortRun, CellRefused, ExecuteCell, RankDone, RunAccepted, RunCell, RunEnded
+from jdist.core.messages.runs import (
+    AbortRun,
+    CellRefused,
+    CellSpec,
+    ExecuteCell,
+    RankDone,
+    RunAccepted,
+    RunCell,
+    RunEnded,
+)
 from jdist.core.messages.status import ClientHello
 from jdist.core.observation import Activity
 from jdist.core.outcome import ErrorInfo
@@ -373,7 +382,7 @@ class Driver:
         """Submit a cell; its number, or 0 when it was refused."""
         request = f"r{next(self._names)}"
         self._requests[request] = tuple(ranks)
-        self.say(RunCell(request, f"code {request}", tuple(ranks), timeout, **options), client)
+        self.say(RunCell(request, CellSpec(f"code {request}", timeout=timeout, **options), tuple(ranks)), client)
         last = [m for m in self.inbox[client] if getattr(m, "request", "") == request][-1]
         return getattr(last, "run", 0)
 

@@ -13,7 +13,7 @@ import jdist
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.introspection import Complete
 from jdist.core.messages.protocol import RankQuery
-from jdist.core.messages.runs import RunCell
+from jdist.core.messages.runs import CellSpec, RunCell
 from jdist.core.messages.status import ClientHello, StatusRequest
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.sockets import DialledPort, new_context
@@ -36,7 +36,7 @@ async def flood(connection: Connection, kind: str, seconds: float) -> int:
         number += 1
         match kind:
             case "large cells":
-                frames = stream.message(pack(RunCell(f"r{number}", "#" * LARGE, (7,))))
+                frames = stream.message(pack(RunCell(f"r{number}", CellSpec("#" * LARGE), (7,))))
             case "large rubbish":
                 frames = [b"\0" * 25, b"\xff" * LARGE]
             case "surveys":

@@ -17,7 +17,7 @@ from jdist.core import rank_code
 from jdist.core.errors import UsageError, ValueFailed
 from jdist.core.manifest import LoadReport, Manifest, Omission, SaveReport
 from jdist.core.messages.base import Message
-from jdist.core.messages.runs import RunCell
+from jdist.core.messages.runs import CellSpec, RunCell
 from jdist.core.messages.saving import Autosave, SaveEnded, SaveOptions
 from jdist.core.messages.status import Stopped
 from jdist.core.ranks import RankSet
@@ -151,7 +151,7 @@ class SessionCluster(InspectedCluster):
                     f"the mesh {text} is not made: {manifest.world_size} ranks were saved, and there are {size}"
                 )
         for code in manifest.setup:
-            request = RunCell(new_request(), code, self.attachment.select(), is_setup=True)
+            request = RunCell(new_request(), CellSpec(code, is_setup=True), self.attachment.select())
             run = await self._runs.wait(await self._runs.submit(request), check=False)
             error = next((o.error for o in run.outcomes.values() if o.error is not None), None)
             if error is not None:
@@ -162,7 +162,7 @@ class SessionCluster(InspectedCluster):
         """Run a cell of jdist's own. Raises UsageError where the ranks do."""
         chosen = ranks or self.attachment.select()
         run = await self._runs.wait(
-            await self._runs.submit(RunCell(new_request(), code, chosen, is_internal=True)), check=False
+            await self._runs.submit(RunCell(new_request(), CellSpec(code, is_internal=True), chosen)), check=False
         )
         errors = [o.error for o in run.outcomes.values() if o.error is not None and o.error.ename == "UsageError"]
         if errors:

@@ -16,7 +16,7 @@ from jdist.core import rank_code
 from jdist.core.errors import UsageError
 from jdist.core.messages.introspection import Complete, Completed, Inspect, Inspected
 from jdist.core.messages.resources import MOST_SECONDS
-from jdist.core.messages.runs import RunCell
+from jdist.core.messages.runs import CellSpec, RunCell
 from jdist.core.messages.values import ListVariables, VariableList
 
 _MOST = 500  # Names that are listed of each rank.
@@ -67,7 +67,9 @@ class InspectedCluster(DebuggedCluster):
         wanted = split_names(names)
         if bad := [name for name in wanted if not name.isidentifier()]:
             raise UsageError(f"only variables can be deleted, and {bad[0]!r} is not a name")
-        cell = RunCell(new_request(), rank_code.delete_names(wanted), self.select_paused(ranks), is_internal=True)
+        cell = RunCell(
+            new_request(), CellSpec(rank_code.delete_names(wanted), is_internal=True), self.select_paused(ranks)
+        )
         run = await self._runs.wait(await self._runs.submit(cell), check=True)
         return {rank: int(count) for rank, count in run.values.items()}
 

@@ -159,7 +159,7 @@ class RankLoss:
         if not lost:
             return
         where = m.world.where(lost[0])
-        has_other_place = run.is_own or run.is_setup or run.inside
+        has_other_place = run.is_own or run.spec.is_setup or run.inside
         if run.not_begun == set(run.ranks) and not (run.abort_reason or has_other_place):
             m.runs.put_back(run, f"{where} died before any rank began the cell")
             if m.settings.on_death != "replace":

@@ -32,6 +32,7 @@ from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import AgentHello, EndWorkers, HeldGeneration, HeldWorker, NodeFacts
+from jdist.core.messages.runs import CellSpec
 from jdist.core.messages.status import Notice
 from jdist.core.remedy import Remedy
 from jdist.core.topology import MOST_RANKS
@@ -150,7 +151,7 @@ class Takeover:
         """A rank is in that run: from now on its end is heard."""
         book = self._model.runs
         if number not in book.running:
-            book.start(Run(number, _NOBODY, "", ()), self._model.now)
+            book.start(Run(number, _NOBODY, CellSpec(""), ()), self._model.now)
         run = book.running[number]
         run.ranks = tuple(sorted((*run.ranks, rank)))
         run.pending.add(rank)

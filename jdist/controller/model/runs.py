@@ -16,9 +16,8 @@ from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, tr
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.resources import RunInterval
-from jdist.core.messages.runs import RankDone
+from jdist.core.messages.runs import CellSpec, RankDone
 from jdist.core.observation import CallDigest, Verdict
-from jdist.core.profile import ProfileOptions
 
 _FINAL_POLL = 0.8  # Seconds before a run's deadline at which its ranks are asked what they do.
 _MOST_ENDED = 1000  # Runs that have ended, of which it is remembered when that was.
@@ -48,16 +47,8 @@ class Run(HasPhase[RunPhase]):
 
     number: int
     client: str
-    code: str
+    spec: CellSpec
     ranks: tuple[int, ...]
-    timeout: float | None = None
-    allow_stdin: bool = False
-    is_setup: bool = False
-    is_internal: bool = False
-    holds: bool = False  # As in `RunCell`, and so are these four.
-    in_failure: bool = False
-    profile: ProfileOptions | None = None
-    first_line: int = 1
     purpose: str = ""  # What the controller itself runs this for; "" for a client's cell.
     started_at: float | None = None
     pending: set[int] = field(default_factory=set)  # Ranks whose part has not ended.
@@ -173,8 +164,8 @@ class Run(HasPhase[RunPhase]):
         """It has been sent to its ranks."""
         transition(self, "running", "its ranks are free")
         self.started_at, self.pending = now, set(self.ranks)
-        if self.timeout is not None:
-            self._set_deadline(self.timeout, now)
+        if self.spec.timeout is not None:
+            self._set_deadline(self.spec.timeout, now)
 
     def record(self, done: RankDone, now: float) -> RankDone | None:
         """Record a rank's end; returns the RankDone to pass on, or None if this rank had ended already."""
@@ -268,13 +259,13 @@ class RunBook:
     def end(self, run: Run, now: float) -> None:
         """Record that the run has ended."""
         del self.running[run.number]
-        if not run.is_internal and run.started_at is not None:
+        if not run.spec.is_internal and run.started_at is not None:
             self._ended.append((run.number, run.ranks, run.started_at, now))
 
     def spans(self, now: float, seconds: float) -> tuple[RunInterval, ...]:
         """The runs that users know and that were active in the last ``seconds``, oldest first."""
         spans = [RunInterval(n, ranks, now - b, now - e) for n, ranks, b, e in self._ended if now - e <= seconds]
-        active = (run for run in self.running.values() if not run.is_internal and run.started_at is not None)
+        active = (run for run in self.running.values() if not run.spec.is_internal and run.started_at is not None)
         spans += [RunInterval(run.number, run.ranks, now - (run.started_at or now), None) for run in active]
         return tuple(sorted(spans, key=lambda span: span.run))
 

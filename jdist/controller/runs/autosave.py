@@ -13,6 +13,7 @@ from jdist.controller.model.world import Node, Rank
 from jdist.controller.runs.saving import Saves
 from jdist.core.messages.base import Ack
 from jdist.core.messages.protocol import RankReply
+from jdist.core.messages.runs import CellSpec
 from jdist.core.messages.saving import (
     Autosave,
     EndAnnounced,
@@ -196,7 +197,7 @@ class Autosaver(HasPhase[SavesPhase]):
         m = self._model
         self._save = self._new_name()
         code = save_code(options.directory, options.names, self._save, options.keep)
-        run = Run(m.runs.new_number(), "", code, tuple(m.world.ranks), is_internal=True, purpose=SAVE)
+        run = Run(m.runs.new_number(), "", CellSpec(code, is_internal=True), tuple(m.world.ranks), purpose=SAVE)
         m.runs.queued.insert(0, run)
         transition(self, "copying", f"run {run.number}")
         self._run = run.number

@@ -45,18 +45,16 @@ class RunLifecycle:
             m.refuse(client, message.request, reason)
             return
         ranks = tuple(sorted(set(message.ranks)))
-        allow_stdin = message.allow_stdin and len(ranks) == 1
-        run = Run(m.runs.new_number(), client, message.code, ranks, message.timeout, allow_stdin, message.is_setup)
-        run.is_internal, run.profile = message.is_internal, message.profile
-        run.holds, run.in_failure, run.first_line = message.holds, message.in_failure, message.first_line
-        if not run.is_internal:
-            m.records.begin(run.number, ranks, message.timeout)
+        spec = replace(message.spec, allow_stdin=message.spec.allow_stdin and len(ranks) == 1)
+        run = Run(m.runs.new_number(), client, spec, ranks)
+        if not spec.is_internal:
+            m.records.begin(run.number, ranks, spec.timeout)
         m.send(client, messages.RunAccepted(message.request, run.number, m.runs.add(run)))
 
     def _refusal(self, message: messages.RunCell) -> str:
         m = self._model
-        waiting = sum(len(run.code) for run in m.runs.queued)
-        if len(m.runs.queued) >= _MOST_QUEUED or waiting + len(message.code) > _MOST_CHARS:
+        waiting = sum(len(run.spec.code) for run in m.runs.queued)
+        if len(m.runs.queued) >= _MOST_QUEUED or waiting + len(message.spec.code) > _MOST_CHARS:
             return f"{len(m.runs.queued)} cells wait already; the cell was not run"
         if message.ranks and m.runs.paused().keys() >= set(message.ranks):
             return ""  # it runs where they are paused, whatever else the world lacks
@@ -80,10 +78,10 @@ class RunLifecycle:
         is_ready = m.phase == "ready" and not m.is_dirty
         for run in m.runs.startable(is_ready=is_ready, is_unformed=is_unformed):
             m.runs.start(run, m.now)
-            if run.is_setup:
+            if run.spec.is_setup and not run.is_own:
                 self._own_runs.remember(run)
             m.tell(run, messages.RunStarted(run.number))
-            if is_unformed and not run.is_internal:
+            if is_unformed and not run.spec.is_internal:
                 what = "the world is not formed, so calls of torch.distributed fail in this cell"
                 m.tell(run, Notice(f"{what}: {m.reason}", run.number))
             for number in run.ranks:
@@ -95,20 +93,8 @@ class RunLifecycle:
         """Send the cell to those of its ranks that are paused in the run ``around``; 0: that are in no other run."""
         ranks = [rank for rank in run.ranks if run.inside.get(rank, 0) == around]
         for node_rank, workers in self._model.world.workers_by_node(ranks).items():
-            cell = messages.ExecuteCell(
-                run.number,
-                workers,
-                run.code,
-                run.allow_stdin,
-                run.is_internal,
-                is_setup=run.is_setup or run.is_replay,
-                holds=run.holds,
-                in_failure=run.in_failure,
-                in_run=around,
-                profile=run.profile,
-                first_line=run.first_line,
-                unformed=self._model.reason if self._model.is_unformed else "",
-            )
+            unformed = self._model.reason if self._model.is_unformed else ""
+            cell = messages.ExecuteCell(run.number, workers, run.spec, around, unformed)
             self._model.send_to_node(node_rank, cell)
 
     def handle_output(self, _: Node, output: Output) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from jdist.controller.model.model import Model
 from jdist.controller.model.runs import ON_REFORM, SETUP, Run
 from jdist.controller.model.world import Numbering
+from jdist.core.messages.runs import CellSpec
 from jdist.core.messages.status import Notice
 from jdist.core.rank_code import call_on_reform
 
@@ -21,8 +22,8 @@ class OwnRuns:
 
     def remember(self, run: Run) -> None:
         """The cell was run with ``--setup``."""
-        self._cells.pop(run.code, None)
-        self._cells[run.code] = tuple(self._model.world.ranks[r].worker for r in run.ranks)
+        self._cells.pop(run.spec.code, None)
+        self._cells[run.spec.code] = tuple(self._model.world.ranks[r].worker for r in run.ranks)
 
     def restore(self, cells: Iterable[tuple[str, tuple[int, ...]]]) -> None:
         """The cells that an earlier controller remembered, oldest first, with the workers that ran them."""
@@ -59,12 +60,15 @@ class OwnRuns:
         for code, workers in self._cells.items():
             wanted = tuple(r.rank for r in fresh if r.worker in workers)
             if wanted:
-                own.append(Run(m.runs.new_number(), "", code, wanted, is_internal=True, purpose=SETUP))
+                spec = CellSpec(code, is_setup=True, is_internal=True)
+                own.append(Run(m.runs.new_number(), "", spec, wanted, purpose=SETUP))
         for rank in fresh:
             rank.needs_setup = False
         if self._calls_functions():
             code = call_on_reform(m.generation)
-            own.append(Run(m.runs.new_number(), "", code, tuple(m.world.ranks), is_internal=True, purpose=ON_REFORM))
+            own.append(
+                Run(m.runs.new_number(), "", CellSpec(code, is_internal=True), tuple(m.world.ranks), purpose=ON_REFORM)
+            )
         m.runs.queued = [*own, *(run for run in m.runs.queued if run.purpose != ON_REFORM)]
 
     def _calls_functions(self) -> bool:

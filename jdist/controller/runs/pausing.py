@@ -121,7 +121,7 @@ class Pausing:
         followed = RunFollowed(
             message.request,
             run.number,
-            run.code,
+            run.spec.code,
             run.ranks,
             tuple(sorted(run.pending)) if run.started_at is not None else run.ranks,
             m.now - run.started_at if run.started_at is not None else -1.0,

@@ -146,7 +146,7 @@ class RankPoller:
             return RankSnapshot(where, "free", observation)
         part: Part = "done" if end.kind == "value" else "failed"
         ago = self._model.now - end.at
-        of_script = is_script(run.code)
+        of_script = is_script(run.spec.code)
         return RankSnapshot(where, part, observation, ago, end.failure, is_script=of_script, is_echo=end.is_echo)
 
     def _decide(self, run: Run, ranks: Ranks, *, is_near: bool) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from msgspec import field
+from msgspec import Struct, field
 
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.observation import CallDigest
@@ -33,20 +33,26 @@ class InputRequest(Message, frozen=True):
     is_password: bool
 
 
-class RunCell(Message, frozen=True):
-    """Run ``code`` on ``ranks``; ``timeout`` in seconds from its start."""
+class CellSpec(Struct, frozen=True, omit_defaults=True):
+    """A cell and how it is to be run, from the client to the workers."""
 
-    request: str
     code: str
-    ranks: tuple[int, ...]
-    timeout: float | None = None
+    timeout: float | None = None  # Seconds from its start.
     allow_stdin: bool = False
-    is_setup: bool = False
+    is_setup: bool = False  # Run again on each fresh rank.
     is_internal: bool = False  # A cell of jdist's own: not counted in `Out`, not stored in history.
     holds: bool = False  # A failure pauses the rank where it happened, and ends nothing.
     in_failure: bool = False  # On ranks whose last cell failed, run it in the frame that failed.
     profile: ProfileOptions | None = None  # Run it under torch.profiler.
     first_line: int = 1  # The number that the code's first line has where the user reads it.
+
+
+class RunCell(Message, frozen=True):
+    """Run a cell on ``ranks``."""
+
+    request: str
+    spec: CellSpec
+    ranks: tuple[int, ...]
 
 
 class Interrupt(Message, frozen=True):
@@ -169,15 +175,8 @@ class ExecuteCell(Message, frozen=True):
 
     run: int
     workers: tuple[int, ...]
-    code: str
-    allow_stdin: bool
-    is_internal: bool
-    is_setup: bool = False
-    holds: bool = False  # As in `RunCell`.
-    in_failure: bool = False  # As in `RunCell`.
+    spec: CellSpec
     in_run: int = 0  # The run that is paused on these workers, in whose chosen frame the cell runs.
-    profile: ProfileOptions | None = None  # As in `RunCell`, and so is this.
-    first_line: int = 1
     unformed: str = ""  # Why the world could not be formed: the cell runs without one.
 
 

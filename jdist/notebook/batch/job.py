@@ -139,7 +139,7 @@ class JobRun:
     def follow(self) -> int:
         """Run the script to its end, hold the cluster if requested, and return the exit code."""
         job = self._job
-        run = self._cluster.submit(job.cell, tuple(self._cluster.ranks), timeout=job.timeout, hold=job.holds)
+        run = self._cluster.submit(job.cell, tuple(self._cluster.ranks), timeout=job.timeout, holds=job.holds)
         run.keeps_output = False
         display = BatchDisplay(self._cluster, run, holds=job.holds, timeout=job.timeout)
         self._display, self._run = display, run

@@ -55,7 +55,7 @@ def run(s: Session, o: Namespace) -> None:
     code = cell_of(o.rest, is_module=o.module)
     ranks = s.cluster.select(o.ranks, o.group)
     s.debugged, allow_stdin = (), len(ranks) == 1
-    cell = s.cluster.submit(code, ranks, timeout=o.timeout, allow_stdin=allow_stdin, hold=o.hold)
+    cell = s.cluster.submit(code, ranks, timeout=o.timeout, allow_stdin=allow_stdin, holds=o.hold)
     s.last_run = cell
     notices, names = s.drain_notices(), s.namespace
     display = RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=notices, namespace=names)

@@ -111,7 +111,7 @@ class CellRunner:
                 with self.descriptors.lent():
                     self._prepare(cell)
                 with self.profiled(cell), self.context(cell):
-                    await kernel.do_execute(cell.code, False, not cell.is_internal, {}, cell.allow_stdin)
+                    await kernel.do_execute(cell.spec.code, False, not cell.spec.is_internal, {}, cell.spec.allow_stdin)
             except (Exception, KeyboardInterrupt) as e:  # as ipykernel does: the kernel outlives it
                 kernel.log.exception("run %d ended outside the cell", cell.run)
                 failure = e
@@ -141,10 +141,10 @@ class CellRunner:
         self.is_inner = True
         try:
             self._begin(cell)
-            allow_input(kernel, cell.allow_stdin)
+            allow_input(kernel, cell.spec.allow_stdin)
             shell.loop_runner = _refuse_await
             with names:
-                shell.run_cell(cell.code, store_history=not cell.is_internal)
+                shell.run_cell(cell.spec.code, store_history=not cell.spec.is_internal)
         except (Exception, KeyboardInterrupt) as e:
             kernel.log.exception("run %d ended outside the cell", cell.run)
             self._end_if_on(cell, e)
@@ -180,7 +180,7 @@ class CellRunner:
 
         def transform_cell(code: str) -> str:
             cell = self._cell
-            above = cell.first_line - 1 if cell is not None and cell.code == code else 0
+            above = cell.spec.first_line - 1 if cell is not None and cell.spec.code == code else 0
             return "\n" * above + transform(code)
 
         return transform_cell
@@ -225,7 +225,7 @@ class CellRunner:
 
     def _request(self, cell: ExecuteCell) -> dict[str, Any]:
         """The message that asks for a cell, as if it had come from a front end."""
-        content = {"code": cell.code, "silent": False, "allow_stdin": cell.allow_stdin}
+        content = {"code": cell.spec.code, "silent": False, "allow_stdin": cell.spec.allow_stdin}
         parent: dict[str, Any] = self._kernel.session.msg("execute_request", content)
         parent["header"]["msg_id"] = parent["msg_id"] = f"{MESSAGE_ID}{cell.run}"
         return parent
@@ -250,7 +250,7 @@ class CellRunner:
 
     def _report_end(self, result: Any) -> None:
         cell = self._cell
-        if cell is not None and result is not None and result.info.raw_cell != cell.code:
+        if cell is not None and result is not None and result.info.raw_cell != cell.spec.code:
             return
         if os.getpid() != self._pid:  # a child that the cell has forked, and that has gone on to the cell's end
             end_with_cell(result)

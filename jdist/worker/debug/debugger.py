@@ -134,7 +134,7 @@ class Debugger:
 
     def order_cell(self, cell: ExecuteCell) -> None:
         """Run a cell in the chosen frame of the paused run."""
-        if cell.profile is not None:
+        if cell.spec.profile is not None:
             self._cells.refuse(cell, "cells in a paused frame cannot be profiled; profile the paused cell instead")
             return
         with self._lock:

@@ -265,10 +265,10 @@ class PostMortem:
 
     def begin(self, cell: ExecuteCell) -> contextlib.AbstractContextManager[None]:
         """The context in which a cell is to run. An ordinary cell of the user discards the last failure."""
-        self._held = cell.run if cell.holds else 0
-        if cell.in_failure and self.failure is not None:
+        self._held = cell.run if cell.spec.holds else 0
+        if cell.spec.in_failure and self.failure is not None:
             return self.failure.stack.names.entered(self._shell)
-        if not (cell.in_failure or cell.is_internal or cell.is_setup):
+        if not (cell.spec.in_failure or cell.spec.is_internal or cell.spec.is_setup):
             self.failure = None
         return contextlib.nullcontext()
 
@@ -277,7 +277,7 @@ class PostMortem:
         if cell.in_run:
             return
         self._held = 0
-        if error is not None and not (cell.in_failure or cell.is_internal):
+        if error is not None and not (cell.spec.in_failure or cell.spec.is_internal):
             self.failure = self._failure(cell.run, error)
 
     def answer(self, query: DebugFailure | ReadStack) -> Stack | RankFailure | QueryFailed:

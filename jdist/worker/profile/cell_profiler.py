@@ -32,11 +32,11 @@ class CellProfiler:
     @contextmanager
     def around(self, cell: ExecuteCell) -> Iterator[None]:
         """Profile a cell that runs in this context on the main thread, if requested."""
-        if cell.profile is None:
+        if cell.spec.profile is None:
             yield
             return
         calls = self._calls = CallKeeper(cell.run, self._log, self._read_trace)
-        self._recorder = Recorder(cell.run, cell.profile, self._is_busy, calls.read_sometimes)
+        self._recorder = Recorder(cell.run, cell.spec.profile, self._is_busy, calls.read_sometimes)
         with self._recorder.recording():
             yield
 

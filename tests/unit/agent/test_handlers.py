@@ -40,6 +40,7 @@ from jdist.core.messages.protocol import ToAgent
 from jdist.core.messages.runs import (
     AbortRun,
     CellRefused,
+    CellSpec,
     ExecuteCell,
     InputReply,
     InputRequest,
@@ -53,7 +54,7 @@ from jdist.wire.values.frames import pack
 
 FIRST, SECOND = StartWorker(10, 2, 0), StartWorker(11, 3, 0)
 WELCOME = Welcome("here", 1, 2, 2, 2, 60.0, 10.0, 100, False, (FIRST, SECOND))
-CELL = ExecuteCell(7, (11, 12), "x = 1", False, False)
+CELL = ExecuteCell(7, (11, 12), CellSpec("x = 1"))
 
 
 def form(generation: int, workers: tuple[int, ...], nproc_per_node: tuple[int, ...]) -> FormWorld:
@@ -343,7 +344,7 @@ def test_what_a_worker_says_is_recorded_and_forwarded_unless_it_is_late(bed: Bed
 def test_a_cell_for_a_worker_that_dies_is_begun_on_none_and_its_loss_says_which_was_the_last(bed: Bed) -> None:
     bed.gets(WELCOME, CELL)
     bed.is_dying = True
-    bed.gets(ExecuteCell(8, (10, 11), "y = 2", False, False))
+    bed.gets(ExecuteCell(8, (10, 11), CellSpec("y = 2")))
     bed.events.handle_down(WorkerDown(10, 0, "killed"))
     assert bed.sent == [CellRefused(8, (10, 11)), WorkerDown(10, 0, "killed", last_run=7)]
     assert len(bed.workers.called("forward")) == 1

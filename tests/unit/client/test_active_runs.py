@@ -17,11 +17,11 @@ from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.debug import FollowRun, RunFollowed
-from jdist.core.messages.runs import Interrupt, RankDone, RunAccepted, RunCell, RunEnded, RunStarted
+from jdist.core.messages.runs import CellSpec, Interrupt, RankDone, RunAccepted, RunCell, RunEnded, RunStarted
 from jdist.core.messages.status import ClusterFacts, Stopped
 
 FACTS = ClusterFacts("c", "ready", 1, "gloo", 1, (2,), ("a",), 2)
-CELL = RunCell("r1", "x = 1", (0, 1))
+CELL = RunCell("r1", CellSpec("x = 1"), (0, 1))
 
 
 class ToController:
@@ -157,7 +157,7 @@ def test_a_lost_cluster_is_not_interrupted() -> None:
 def test_a_timeout_that_is_none(timeout: float) -> None:
     async def scene(runs: ActiveRuns, link: ToController) -> None:
         with pytest.raises(UsageError, match="a timeout is a positive number of seconds"):
-            await runs.submit(RunCell("r1", "x", (0,), timeout))
+            await runs.submit(RunCell("r1", CellSpec("x", timeout=timeout), (0,)))
 
     play(scene)
 

@@ -10,7 +10,7 @@ from jdist.core.messages.groups import StoreUp
 from jdist.core.messages.introspection import Complete
 from jdist.core.messages.membership import AgentHello, Rejected
 from jdist.core.messages.protocol import RankQuery
-from jdist.core.messages.runs import Output, RunCell, Tail, Text
+from jdist.core.messages.runs import CellSpec, Output, RunCell, Tail, Text
 from jdist.core.messages.status import ClientHello, RequestRefused
 from support.driver import VERSION, Driver, facts
 
@@ -20,8 +20,8 @@ def test_so_many_cells_wait_and_no_more() -> None:
     d.run((0,))
     for n in range(lifecycle._MOST_QUEUED):
         d._requests[f"q{n}"] = (0,)
-        assert not any(isinstance(m, RequestRefused) for m in d.say(RunCell(f"q{n}", "", (0,))))
-    (refused,) = [m for m in d.say(RunCell("more", "", (0,))) if isinstance(m, RequestRefused)]
+        assert not any(isinstance(m, RequestRefused) for m in d.say(RunCell(f"q{n}", CellSpec(""), (0,))))
+    (refused,) = [m for m in d.say(RunCell("more", CellSpec(""), (0,))) if isinstance(m, RequestRefused)]
     assert refused.reason == f"{lifecycle._MOST_QUEUED} cells wait already; the cell was not run"
 
 

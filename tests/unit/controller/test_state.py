@@ -11,7 +11,17 @@ from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import GroupMade, GroupSpec, MakeGroup, MakeMesh
 from jdist.core.messages.membership import AgentHello, EndOverdue, Heartbeat, Restart, Shutdown
 from jdist.core.messages.protocol import RankReply
-from jdist.core.messages.runs import ExecuteCell, Interrupt, Output, RankDone, RunCell, RunEnded, RunStarted, Text
+from jdist.core.messages.runs import (
+    CellSpec,
+    ExecuteCell,
+    Interrupt,
+    Output,
+    RankDone,
+    RunCell,
+    RunEnded,
+    RunStarted,
+    Text,
+)
 from jdist.core.messages.status import (
     OBSERVER,
     ClientHello,
@@ -249,7 +259,7 @@ def test_nothing_is_begun_or_replaced_while_the_cluster_stops() -> None:
     heard = len(d.agents["a-1"].heard)
     d.agents["a-1"].kill(2)
     d.settle()
-    d.say(RunCell("late", "1", (2, 3)))
+    d.say(RunCell("late", CellSpec("1"), (2, 3)))
     assert d.told(RequestRefused)[-1].request == "late"
     assert len(d.agents["a-1"].heard) == heard
     d.say(StatusRequest("ask"))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from jdist.core.messages.base import MESSAGE_ID
-from jdist.core.messages.runs import ExecuteCell
+from jdist.core.messages.runs import CellSpec, ExecuteCell
 from jdist.worker.cells.runner import CellRunner
 
 
@@ -43,7 +43,7 @@ async def _cells(count: int) -> list[str]:
     streams: Any = SimpleNamespace(restore=lambda **_: None, catch_up=lambda: caught_up.append(kernel.parent["msg_id"]))
     runner = CellRunner(kernel, 0, streams)
     for number in range(1, count + 1):
-        runner.submit(ExecuteCell(number, (0,), "pass", False, False))
+        runner.submit(ExecuteCell(number, (0,), CellSpec("pass")))
         async with asyncio.timeout(30):
             while kernel.parent["msg_id"] != f"{MESSAGE_ID}{number}" or not runner.idle.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -401,7 +401,7 @@ def test_setup_cells_run_again_on_fresh_ranks_only_in_order_and_first() -> None:
     codes = []
     for _ in range(2):
         run = d.run((0, 1), is_setup=True)
-        codes.append(agent.cells[0].code)
+        codes.append(agent.cells[0].spec.code)
         d.finish(0)
         d.finish(1)
         assert d.kinds(run) == {0: "value", 1: "value"}
@@ -409,27 +409,27 @@ def test_setup_cells_run_again_on_fresh_ranks_only_in_order_and_first() -> None:
     d.deliver(agent)
     d.run((0, 1))
     d.settle()
-    assert agent.cells[1].code == codes[0]
+    assert agent.cells[1].spec.code == codes[0]
     d.finish(1)
-    assert agent.cells[1].code == codes[1]
+    assert agent.cells[1].spec.code == codes[1]
     assert 0 not in agent.cells, "the user's cell waits for the setup"
     d.finish(1)
-    assert agent.cells[0].code == agent.cells[1].code not in codes
+    assert agent.cells[0].spec.code == agent.cells[1].spec.code not in codes
 
 
 def test_setup_survives_an_interrupt_and_a_second_death_before_it_ran() -> None:
     d = Driver(nnodes=1, nproc=(2,)).ready()
     agent = d.agents["a-0"]
     d.run((0, 1), is_setup=True)
-    code = agent.cells[0].code
+    code = agent.cells[0].spec.code
     d.finish(0)
     d.finish(1)
     agent.kill(1)
     d.settle()
-    assert agent.cells[1].code == code
+    assert agent.cells[1].spec.code == code
     agent.kill(1)
     d.settle()
-    assert agent.cells[1].code == code
+    assert agent.cells[1].spec.code == code
     d.finish(1)
     assert 1 not in agent.cells, "once is enough"
 
@@ -440,14 +440,14 @@ def test_a_rank_that_dies_between_its_setup_cells_runs_each_of_them_once() -> No
     for _ in range(2):
         d.run((0,), is_setup=True)
         d.finish(0)
-    codes = [c.code for c in d.heard(ExecuteCell)]
+    codes = [c.spec.code for c in d.heard(ExecuteCell)]
     agent.kill(0)
     d.settle()
     agent.kill(0)
     d.settle()
     while agent.cells:
         d.finish(0)
-    assert [c.code for c in d.heard(ExecuteCell)] == [*codes, codes[0], *codes]
+    assert [c.spec.code for c in d.heard(ExecuteCell)] == [*codes, codes[0], *codes]
 
 
 def test_a_setup_cell_that_fails_on_a_fresh_rank_is_told_to_everybody() -> None:

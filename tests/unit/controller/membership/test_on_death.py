@@ -107,7 +107,7 @@ def test_wait_lets_a_run_on_other_ranks_go_on_and_answers_questions() -> None:
 def test_wait_ends_with_a_restart_which_runs_the_setup_cells() -> None:
     d = Driver(on_death="wait").ready()
     run = d.run((2,), is_setup=True)
-    code = d.agent_of(2).cells[2].code
+    code = d.agent_of(2).cells[2].spec.code
     d.finish(2)
     kill(d, 2)
     d.say(Restart("r", (2,)))
@@ -115,7 +115,7 @@ def test_wait_ends_with_a_restart_which_runs_the_setup_cells() -> None:
     assert d.heard(StartWorker) == [StartWorker(2, 2, 1)]
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     assert [a.request for a in d.told(RankReply)] == ["r"]
-    assert d.agent_of(2).cells[2].code == code
+    assert d.agent_of(2).cells[2].spec.code == code
     d.finish(2)
     assert rows(d)[2].fresh
     assert d.run() > run

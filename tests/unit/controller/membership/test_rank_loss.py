@@ -287,7 +287,7 @@ def test_a_run_on_all_nodes_survives_no_node_and_tells_each_rank_once() -> None:
 def test_a_lost_replacement_is_still_fresh_and_still_set_up() -> None:
     d = Driver().ready()
     d.run((3,), is_setup=True)
-    code = d.agent_of(3).cells[3].code
+    code = d.agent_of(3).cells[3].spec.code
     d.finish(3)
     d.agents["a-1"].starts_workers = False
     d.agents["a-1"].kill(3)
@@ -296,7 +296,7 @@ def test_a_lost_replacement_is_still_fresh_and_still_set_up() -> None:
     d.add_agent("a-back")
     d.settle()
     assert d.state.model.world.ranks[3].is_fresh
-    assert d.agents["a-back"].cells[3].code == code
+    assert d.agents["a-back"].cells[3].spec.code == code
 
 
 def test_no_cell_goes_to_a_rank_that_does_not_hold_the_generation() -> None:

@@ -178,7 +178,7 @@ def test_setup_cells_of_all_ranks_are_replayed_on_the_new_ones_and_later_ones_to
     d.settle()
     add(d, finishes=True)
     replayed = [m for m in d.agents["a-2"].heard if isinstance(m, ExecuteCell)]
-    assert [(c.workers, c.is_internal) for c in replayed] == [((4, 5), True)]
+    assert [(c.workers, c.spec.is_internal) for c in replayed] == [((4, 5), True)]
     d.agent_of(5).kill(5)
     d.settle()
     replayed = [m for m in d.agents["a-2"].heard if isinstance(m, ExecuteCell)]

@@ -26,7 +26,7 @@ from jdist.core.messages.membership import (
     WorkerUp,
 )
 from jdist.core.messages.records import ReadRun, RunRecord
-from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone, RunEnded, RunStarted
+from jdist.core.messages.runs import AbortRun, CellSpec, ExecuteCell, RankDone, RunEnded, RunStarted
 from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveOptions
 from jdist.core.messages.status import ClusterFacts, Notice, StatusReport, StatusRequest
 from jdist.core.stacks import StackFrame
@@ -220,7 +220,7 @@ def test_a_rank_whose_removal_was_not_finished_stays_removed() -> None:
     for worker in (2, 3):
         ledger.record_start(StartWorker(worker, worker, 0))
         ledger.record(WorldFormed(worker, 5, "cpu", ()))
-    ledger.record(ExecuteCell(8, (2, 3), "of both", False, False, True))
+    ledger.record(ExecuteCell(8, (2, 3), CellSpec("of both", is_setup=True)))
     ledger.record(form(named={"g": (1, 2, 3)}))
     ledger.record_end((2,))
     found = ledger.describe({}, None)
@@ -321,9 +321,9 @@ def test_a_place_taken_by_another_node_is_not_removed_again() -> None:
 def test_a_replay_adds_to_the_ranks_that_a_setup_cell_was_run_on() -> None:
     ledger = RecoveryLedger()
     for run, ranks, is_internal in ((1, (0, 1), False), (2, (1,), True), (3, (2,), True)):
-        ledger.record(ExecuteCell(run, ranks, "told", False, is_internal, True))
+        ledger.record(ExecuteCell(run, ranks, CellSpec("told", is_setup=True, is_internal=is_internal)))
     assert ledger.describe({}, None).setup == ((1, "told", (0, 1, 2)),)
-    ledger.record(ExecuteCell(4, (0,), "told", False, False, True))
+    ledger.record(ExecuteCell(4, (0,), CellSpec("told", is_setup=True)))
     assert ledger.describe({}, None).setup == ((4, "told", (0,)),)
 
 
@@ -375,7 +375,7 @@ def test_what_runs_or_is_paused_goes_on_and_clients_follow_it() -> None:
         ledger.record_start(StartWorker(worker, worker, 0))
         ledger.record(WorldFormed(worker, 5, "cpu", ()))
     ledger.record(form())
-    ledger.record(ExecuteCell(7, (2, 3), "of both", False, False))
+    ledger.record(ExecuteCell(7, (2, 3), CellSpec("of both")))
     at = StackFrame("train_step", "", 8)
     for resumes in (0, 1):
         for worker in (2, 3):
@@ -383,7 +383,7 @@ def test_what_runs_or_is_paused_goes_on_and_clients_follow_it() -> None:
         ledger.record(ResumeRanks(7, (2, 3), "next"))
     ledger.record(RankPaused(7, 2, "step", at, 1))  # it has crossed the last one
     ledger.record(RankPaused(7, 3, "step", at, 2))
-    ledger.record(ExecuteCell(8, (3,), "inner", False, False, in_run=7))
+    ledger.record(ExecuteCell(8, (3,), CellSpec("inner"), in_run=7))
     found = ledger.describe({}, None)
     assert [(w.run, w.paused is not None, w.resumes, w.inner_run) for w in found.workers] == [
         (7, False, 2, 0),
@@ -452,7 +452,11 @@ def test_setup_cells_are_remembered_in_their_order() -> None:
     for name, rank in (("a-0", 0), ("a-1", 2)):
         d.agents[name].kill(rank)
     d.settle()
-    assert [(c.code, c.workers) for c in d.heard(ExecuteCell)] == [("first", (0,)), ("second", (0,)), ("first", (2,))]
+    assert [(c.spec.code, c.workers) for c in d.heard(ExecuteCell)] == [
+        ("first", (0,)),
+        ("second", (0,)),
+        ("first", (2,)),
+    ]
 
 
 def test_a_node_that_does_not_come_back_holds_nobody_up() -> None:

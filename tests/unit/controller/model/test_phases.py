@@ -10,6 +10,7 @@ import pytest
 
 from jdist.controller.model.phases import CLUSTER, RANK, RUN, SAVES, HasPhase, InvalidTransition, Lifecycle, transition
 from jdist.controller.model.runs import Run
+from jdist.core.messages.runs import CellSpec
 from support.driver import Driver
 
 TABLES = {"cluster": CLUSTER, "rank": RANK, "run": RUN, "saves": SAVES}
@@ -30,7 +31,7 @@ def test_what_the_table_does_not_allow_is_refused(table: dict[str, tuple[str, ..
 
 
 def test_the_error_quotes_the_last_transitions_and_their_reasons() -> None:
-    run = Run(3, "c", "", (0,))
+    run = Run(3, "c", CellSpec(""), (0,))
     transition(run, "running", "its ranks are free")
     transition(run, "running", "again, which changes nothing")
     transition(run, "ended", "done")

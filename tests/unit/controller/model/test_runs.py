@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import AbortReason, RankEnd, Run, RunBook
-from jdist.core.messages.runs import RankDone
+from jdist.core.messages.runs import CellSpec, RankDone
 from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo
 
@@ -16,7 +16,7 @@ from jdist.core.outcome import ErrorInfo
 def queued(*rank_sets: tuple[int, ...]) -> RunBook:
     book = RunBook()
     for ranks in rank_sets:
-        book.queued.append(Run(book.new_number(), "c", "", ranks))
+        book.queued.append(Run(book.new_number(), "c", CellSpec(""), ranks))
     return book
 
 
@@ -42,16 +42,20 @@ def test_what_may_start_at_once(wanted: list[tuple[int, ...]], first: list[int])
 
 def test_runs_start_in_the_order_of_the_queue() -> None:
     book = queued((0,))
-    book.queued.insert(0, Run(book.new_number(), "c", "", (0,)))
+    book.queued.insert(0, Run(book.new_number(), "c", CellSpec(""), (0,)))
     assert start(book) == [2]
 
 
 def test_a_run_waits_for_those_in_the_way() -> None:
     book = RunBook()
-    assert [book.add(Run(n, "c", "", ranks)) for n, ranks in enumerate([(0, 1), (1, 2), (0,)])] == [(), (0,), (0,)]
+    assert [book.add(Run(n, "c", CellSpec(""), ranks)) for n, ranks in enumerate([(0, 1), (1, 2), (0,)])] == [
+        (),
+        (0,),
+        (0,),
+    ]
     start(book)
     book.running[0].record(RankDone(0, 0, "value"), 0.0)
-    assert [book.add(Run(n, "c", "", ranks)) for n, ranks in ((3, (1,)), (4, (0,)))] == [(0, 1), (2,)]
+    assert [book.add(Run(n, "c", CellSpec(""), ranks)) for n, ranks in ((3, (1,)), (4, (0,)))] == [(0, 1), (2,)]
 
 
 @given(st.lists(st.sets(st.integers(0, 4), min_size=1).map(lambda s: tuple(sorted(s))), max_size=12), st.randoms())
@@ -140,7 +144,7 @@ def test_why_a_run_ended(kinds: dict[int, str], halted: AbortReason, reason: str
 
 def test_wakeups() -> None:
     book = queued((0,), (1,))
-    book.queued[0].timeout = 5.0
+    book.queued[0].spec = CellSpec("", timeout=5.0)
     assert book.next_deadline() is None
     start(book)
     assert book.next_deadline() == 15.0

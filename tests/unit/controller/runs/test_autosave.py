@@ -47,14 +47,14 @@ def heard(d: Driver, kind: type[Message]) -> list[Message]:
 
 
 def saves_run(d: Driver) -> list[ExecuteCell]:
-    return [cell for cell in heard(d, ExecuteCell) if ".save('/d'" in cell.code]  # type: ignore[attr-defined]
+    return [cell for cell in heard(d, ExecuteCell) if ".save('/d'" in cell.spec.code]  # type: ignore[attr-defined]
 
 
 def written(d: Driver, save: str, error: str = "") -> None:
     """All ranks write that save."""
     for worker in range(4):
         agent_says(d, SaveStarted(worker, save, 4))
-    finish(d, lambda cell: f"'{save}'" in cell.code)
+    finish(d, lambda cell: f"'{save}'" in cell.spec.code)
     for worker in range(4):
         agent_says(d, PartSaved(worker, save, error, folder="/d/save-000001" if worker == 3 else ""))
 
@@ -69,7 +69,7 @@ def finish(d: Driver, wanted: Callable[[ExecuteCell], bool] = lambda _: True, ki
 
 
 def id_of(cell: ExecuteCell) -> str:
-    return cell.code.split("'")[7]
+    return cell.spec.code.split("'")[7]
 
 
 def points(d: Driver, *calls: int) -> None:
@@ -95,7 +95,7 @@ def test_idle_ranks_save_when_the_time_has_come_and_again() -> None:
     assert not saves_run(d)
     d.sleep(1.1)
     (cell,) = saves_run(d)
-    assert cell.is_internal
+    assert cell.spec.is_internal
     finish(d)
     d.sleep(EVERY * 2)  # while it is written, no other begins
     assert len(saves_run(d)) == 1
@@ -110,7 +110,7 @@ def test_cells_that_wait_come_after_a_save_that_is_due() -> None:
     other = d.run()
     finish(d)
     finish(d)  # the save's
-    codes = [cell.code for cell in heard(d, ExecuteCell)]  # type: ignore[attr-defined]
+    codes = [cell.spec.code for cell in heard(d, ExecuteCell)]  # type: ignore[attr-defined]
     assert [".save('/d'" in code for code in codes] == [False, True, False]
     assert [m.run for m in d.told(RunStarted)] == [run, other]
 

@@ -13,6 +13,7 @@ from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.resources import ListRuns, RunInterval, RunIntervals
 from jdist.core.messages.runs import (
     AbortRun,
+    CellSpec,
     ExecuteCell,
     HandlerRun,
     InputReply,
@@ -54,7 +55,7 @@ def test_a_profiled_cell_is_profiled_on_every_node() -> None:
     d = Driver().ready()
     options = ProfileOptions(active=3)
     d.run((0, 3), profile=options)
-    assert [c.profile for c in d.heard(ExecuteCell)] == [options, options]
+    assert [c.spec.profile for c in d.heard(ExecuteCell)] == [options, options]
 
 
 def test_runs_on_the_same_rank_queue_and_others_run_side_by_side() -> None:
@@ -106,7 +107,7 @@ def test_a_cell_before_the_ranks_are_numbered_is_refused() -> None:
 def test_a_rank_named_twice_runs_the_cell_once() -> None:
     d = Driver().ready()
     d._requests["x"] = (1,)
-    d.say(RunCell("x", "code", (1, 1)))
+    d.say(RunCell("x", CellSpec("code"), (1, 1)))
     assert d.heard(ExecuteCell)[-1].workers == (1,)
 
 
@@ -114,7 +115,7 @@ def test_input_is_for_one_rank() -> None:
     d = Driver().ready()
     d.run((0, 1), allow_stdin=True)
     one = d.run((2,), allow_stdin=True)
-    assert [c.allow_stdin for c in d.heard(ExecuteCell)] == [False, True]
+    assert [c.spec.allow_stdin for c in d.heard(ExecuteCell)] == [False, True]
     d.step(FromAgent(d.agent_of(2).name, InputRequest(one, 2, "name? ", False)))
     assert d.told(InputRequest)[-1].prompt == "name? "
     d.say(InputReply(one, 2, "ada"))

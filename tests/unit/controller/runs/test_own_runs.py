@@ -33,7 +33,7 @@ def reform(d: Driver) -> None:
 
 def calling(d: Driver) -> list[int]:
     """The ranks that are calling functions now."""
-    return sorted(r for a in d.agents.values() for r, cell in a.cells.items() if "reform" in cell.code)
+    return sorted(r for a in d.agents.values() for r, cell in a.cells.items() if "reform" in cell.spec.code)
 
 
 def test_they_are_called_on_all_ranks_before_the_next_cell() -> None:
@@ -44,7 +44,7 @@ def test_they_are_called_on_all_ranks_before_the_next_cell() -> None:
     d.settle()
     assert d.state.model.generation == 2
     assert calling(d) == [0, 1, 2, 3]
-    assert "call_on_reform(2)" in d.agent_of(0).cells[0].code
+    assert "call_on_reform(2)" in d.agent_of(0).cells[0].spec.code
     for rank in ALL:
         d.finish(rank)
     assert d.agent_of(2).cells[2].run == run
@@ -148,5 +148,5 @@ def test_the_generation_is_the_new_one_after_a_restart() -> None:
     d.say(Restart("r", (3,)))
     d.settle()
     assert calling(d) == [0, 1, 2, 3]
-    assert f"call_on_reform({d.heard(FormWorld)[-1].generation})" in d.agent_of(3).cells[3].code
+    assert f"call_on_reform({d.heard(FormWorld)[-1].generation})" in d.agent_of(3).cells[3].spec.code
     assert WorldFormed(0, 1, "cpu", ()).wants_reform is False

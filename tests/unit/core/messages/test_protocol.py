@@ -31,7 +31,7 @@ from jdist.core.messages.protocol import (
     ToWorker,
     WorkerMessage,
 )
-from jdist.core.messages.runs import MetricPoints, Output, OutputItem, RankDone, RunCell
+from jdist.core.messages.runs import CellSpec, MetricPoints, Output, OutputItem, RankDone, RunCell
 from jdist.wire.values.frames import Unpacker, pack
 
 MODULES = [
@@ -132,7 +132,7 @@ def test_tags_are_the_names_and_no_two_are_alike() -> None:
 
 
 def test_messages_cannot_be_changed() -> None:
-    message = RunCell("r", "x", (0,))
+    message = RunCell("r", CellSpec("x"), (0,))
     with pytest.raises(AttributeError):
         message.code = "y"  # type: ignore[misc]
 

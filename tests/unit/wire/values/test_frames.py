@@ -14,7 +14,7 @@ from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Heartbeat, WorkerUp
 from jdist.core.messages.protocol import AgentMessage, ClientMessage, ToAgent, ToClient, ToWorker, WorkerMessage
-from jdist.core.messages.runs import RankDone, RunCell
+from jdist.core.messages.runs import CellSpec, RankDone, RunCell
 from jdist.wire.values import frames
 from jdist.wire.values.frames import Unpacker, join, pack, split
 
@@ -52,7 +52,7 @@ def test_any_fields_under_a_known_tag(tag: str, fields: dict[str, Any]) -> None:
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_a_message_with_some_bytes_changed(data: st.DataObject) -> None:
-    packed = bytearray(pack(RunCell("r1", "x = 1", (0, 1, 2), 5.0)))
+    packed = bytearray(pack(RunCell("r1", CellSpec("x = 1", timeout=5.0), (0, 1, 2))))
     for _ in range(data.draw(st.integers(1, 4))):
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
     is_message_or_refused(bytes(packed))
@@ -85,7 +85,7 @@ def test_known_nonsense_is_refused_in_every_direction(data: bytes) -> None:
 
 
 def test_a_message_over_the_limit_is_refused_before_it_is_read() -> None:
-    data = pack(RunCell("r", "x", (0,))) + bytes(frames.MAX_MESSAGE)
+    data = pack(RunCell("r", CellSpec("x"), (0,))) + bytes(frames.MAX_MESSAGE)
     with pytest.raises(ProtocolError, match=f"{len(data)} bytes; the limit is {frames.MAX_MESSAGE}"):
         Unpacker[Any](ClientMessage)(data)
 

@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.debug import DebugFailure, RankFailure, ReadStack, Stack
-from jdist.core.messages.runs import ExecuteCell
+from jdist.core.messages.runs import CellSpec, ExecuteCell
 from jdist.worker.cells.user_code import forget_texts
 from jdist.worker.debug.frames import CellFailure, PostMortem, UserCode
 
@@ -59,8 +59,8 @@ class Rank:
         if self.interrupts:
             raise KeyboardInterrupt
 
-    def run(self, number: int, code: str, **options: Any) -> CellFailure | None:
-        cell = ExecuteCell(number, (0,), code, allow_stdin=False, **{"is_internal": False, **options})
+    def run(self, number: int, code: str, in_run: int = 0, **options: Any) -> CellFailure | None:
+        cell = ExecuteCell(number, (0,), CellSpec(code, **options), in_run)
         with contextlib.nullcontext() if cell.in_run else self.post_mortem.begin(cell):
             result = self.shell.run_cell(code)
         self.post_mortem.end(cell, result.error_in_exec)
