@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from jdist.core import __version__
 from jdist.core.errors import JdistError, UsageError, nearest
-from jdist.wire.standard_streams import prepare_streams
+from jdist.wire.processes import prepare_streams
 
 _USAGE = """\
 usage: jdist COMMAND [options]     jdist COMMAND --help has them all

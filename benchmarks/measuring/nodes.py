@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any
 
 import jdist
-from jdist.agent.link.controller_link import ControllerLink
-from jdist.agent.link.enrolment import enrol
+from jdist.agent.link import ControllerLink, enrol
 from jdist.agent.node.facts import node_facts
 from jdist.core.messages.base import PROTOCOL, Message, QueryFailed
 from jdist.core.messages.groups import FormWorld, StartStore, StoreUp, WorldFormed

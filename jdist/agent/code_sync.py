@@ -23,7 +23,7 @@ from jdist.core.messages import code
 from jdist.core.messages.base import Ack, Message
 from jdist.core.messages.protocol import NodeReplyBody
 from jdist.wire.transport.dialing import get_segment
-from jdist.wire.transport.directories import code_directory, lock_file
+from jdist.wire.transport.keys import code_directory, lock_file
 from jdist.wire.values.segments import Segment, shares_memory
 
 _PLACE = ".jdist-place"

@@ -17,9 +17,7 @@ from typing import Any
 
 from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.handlers import AgentParts, ControllerHandlers, WorkerHandlers
-from jdist.agent.link.controller_link import ControllerLink
-from jdist.agent.link.data_gateway import DataGateway
-from jdist.agent.link.enrolment import enrol
+from jdist.agent.link import ControllerLink, DataGateway, enrol
 from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.gpus import CudaVisibility
 from jdist.agent.node.join_options import JoinOptions, read_join_options
@@ -38,9 +36,8 @@ from jdist.core.messages.membership import AgentLeaving
 from jdist.core.messages.saving import EndAnnounced
 from jdist.core.settings import BEAT
 from jdist.wire import awake_loop, log
-from jdist.wire.processes import become_subreaper, on_exit
-from jdist.wire.standard_streams import say
-from jdist.wire.transport import directories
+from jdist.wire.processes import become_subreaper, on_exit, say
+from jdist.wire.transport import keys
 from jdist.wire.transport.invitations import JOINED, Endpoint, JoinLine
 from jdist.wire.transport.sockets import new_context
 from jdist.wire.values.frames import pack
@@ -65,7 +62,7 @@ class Agent:
             loop.add_signal_handler(number, self._announce_end, number)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._link = ControllerLink(zmq_context, endpoint, lambda reason: self._finish(1, reason=reason))
-        facts, directory = node_facts((endpoint.host, endpoint.control_port)), directories.make(endpoint.cluster)
+        facts, directory = node_facts((endpoint.host, endpoint.control_port)), keys.make(endpoint.cluster)
         self._node = node = NodeContext(
             zmq_context, endpoint, options, facts, directory, starter, self._link.send, self._create_task
         )

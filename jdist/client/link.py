@@ -36,10 +36,8 @@ from jdist.core.remedy import Remedy
 from jdist.wire import log
 from jdist.wire.processes import has_ended, start_time
 from jdist.wire.transport.keys import Connection
-from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
-from jdist.wire.transport.outbox import Outbox
-from jdist.wire.transport.sockets import DialledPort, new_context
-from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
+from jdist.wire.transport.sockets import DialledPort, LivenessConnection, dial_liveness, new_context
+from jdist.wire.transport.streams import AGAIN, UNKNOWN, Outbox, Stream, read_head
 from jdist.wire.values.frames import Unpacker, pack
 
 _log = logging.getLogger("jdist.client")

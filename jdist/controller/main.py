@@ -26,7 +26,7 @@ from jdist.core import __version__
 from jdist.core.errors import ProtocolError
 from jdist.wire import awake_loop, log
 from jdist.wire.processes import has_ended, host_id, on_exit
-from jdist.wire.transport import directories, keys
+from jdist.wire.transport import keys
 from jdist.wire.transport.public_port import own_addresses
 from jdist.wire.values.segments import sweep
 
@@ -72,7 +72,7 @@ async def _serve(start: keys.StartController) -> None:
                 beside.unlink(missing_ok=True)
                 path.unlink()
         sweep(cluster)
-        directories.sweep(cluster)
+        keys.sweep(cluster)
 
 
 async def _listen(new_server: Callable[[], Server], charter: keys.Charter, path: Path) -> Server:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from jdist.controller.model.events import (
+from jdist.controller.model.model import (
     EdgeNotice,
     EndRequested,
     Event,
@@ -22,8 +22,7 @@ from jdist.controller.model.events import (
     Send,
     Tick,
 )
-from jdist.controller.peers.keys import PeerKeys
-from jdist.controller.peers.streams import PeerStreams
+from jdist.controller.peers import PeerKeys, PeerStreams
 from jdist.controller.state import State
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Ack, QueryFailed

@@ -12,30 +12,28 @@ from typing import Any
 
 from jdist.controller.membership.admission import Admission
 from jdist.controller.membership.formation import Formation
-from jdist.controller.membership.heartbeats import Heartbeats
-from jdist.controller.membership.rank_loss import RankLoss
+from jdist.controller.membership.rank_loss import Heartbeats, RankLoss
 from jdist.controller.membership.resizing import Resizing
 from jdist.controller.membership.stopping import Stopping
 from jdist.controller.membership.takeover import Takeover
-from jdist.controller.model.events import (
+from jdist.controller.model.model import (
     EdgeNotice,
     EndRequested,
     Event,
     FromAgent,
     FromClient,
     Instruction,
+    Model,
     PeerGone,
     Tick,
 )
-from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node, World
 from jdist.controller.queries import Queries
-from jdist.controller.runs.autosave import Autosaver
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.pausing import Pausing
 from jdist.controller.runs.rank_polling import RankPoller
-from jdist.controller.runs.saving import Saves
+from jdist.controller.runs.saving import Autosaver, Saves
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.controller.status import StatusReporter
 from jdist.core.messages import membership

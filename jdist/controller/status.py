@@ -1,12 +1,11 @@
 """Status: what clients are sent about the cluster, in brief when it changes, and in full when they ask. Pure."""
 
 from jdist.controller.membership.formation import Formation
-from jdist.controller.membership.heartbeats import Heartbeats
+from jdist.controller.membership.rank_loss import Heartbeats
 from jdist.controller.model.model import Model
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Rank
-from jdist.controller.runs.autosave import Autosaver
-from jdist.controller.runs.saving import Saves
+from jdist.controller.runs.saving import Autosaver, Saves
 from jdist.core.messages.saving import SaveStatus
 from jdist.core.messages.status import OBSERVER, ClusterFacts, RankFacts, RunsChanged, StatusReport
 from jdist.core.topology import Topology

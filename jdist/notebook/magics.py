@@ -21,7 +21,7 @@ from jdist.notebook.output.screen import TerminalScreen, kernel_screen
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded_errors
 from jdist.notebook.verbs import profiling, values
-from jdist.wire.standard_streams import prepare_streams
+from jdist.wire.processes import prepare_streams
 
 _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")
 

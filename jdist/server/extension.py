@@ -9,11 +9,8 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from traitlets import Dict, Int, List, Unicode
 
-from jdist.server import node_routes, routes  # noqa: F401 — they register their routes
-from jdist.server.cluster_list import ClusterList
-from jdist.server.event_feed import ClusterEvent
-from jdist.server.handler import RESOURCE, cross
-from jdist.server.routing import all_routes
+from jdist.server.cluster_list import ClusterEvent, ClusterList
+from jdist.server.handler import RESOURCE, all_routes, cross
 from jdist.server.starts import Policy
 
 SCHEMA = Path(__file__).with_name("events.yaml")

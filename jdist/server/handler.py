@@ -1,10 +1,16 @@
-"""Handler: what all routes share: the way to the client's loop and back, errors, and bodies."""
+"""Handle requests: routing, access, errors, bodies, and the way to the client's loop and back.
+
+Handler: what all routes share: the way to the client's loop and back, errors, and bodies.
+
+Routing: which function answers which requests, for users that have logged in and are permitted to make them.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
+from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
@@ -119,3 +125,26 @@ class Handler(ExtensionHandlerMixin, APIHandler):
         if not text.isdecimal() or len(text) > 9 or not least <= int(text) <= most:
             raise web.HTTPError(400, f"{name}: a number from {least} to {most}")
         return int(text)
+
+
+_PATTERNS = {"NAME": r"([^/]+)", "R": r"([0-9]{1,9})", "N": r"([0-9]{1,9})"}  # Of the parts of a path that differ.
+
+_Method = Callable[..., Awaitable[None]]
+_methods: dict[str, dict[str, Any]] = {}  # By path, as a regular expression, and HTTP method.
+
+
+def route(method: str, path: str, action: str | None = None) -> Callable[[_Method], _Method]:
+    """Register a function that answers requests of users who may do ``action`` (by default ``method``'s)."""
+    pattern = "/".join(_PATTERNS.get(part, part) for part in ("jdist", *path.split("/")))
+
+    def register(function: _Method) -> _Method:
+        permitted: _Method = authorized(action=action)(function)
+        _methods.setdefault(pattern, {})[method.lower()] = web.authenticated(permitted)
+        return function
+
+    return register
+
+
+def all_routes() -> list[tuple[str, type[Handler]]]:
+    """The routes of all modules that have been imported, as a server takes them."""
+    return [(pattern, type("Route", (Handler,), methods)) for pattern, methods in _methods.items()]

@@ -1,4 +1,6 @@
-"""Routes: the server's REST interface for browsers, each for authenticated and authorized users. All lie under
+"""Routes that act on a cluster's nodes: add some, copy code to them, examine them. See ``routes`` for all of them.
+
+Routes: the server's REST interface for browsers, each for authenticated and authorized users. All lie under
 ``{base_url}jdist/``.
 
 ::
@@ -59,6 +61,8 @@ from tornado import web
 from jdist.client.attachment import Ranks
 from jdist.client.cluster import AsyncCluster
 from jdist.client.debug.stack_tree import Stacks, listed, merge
+from jdist.client.doctor.diagnosis import Diagnosis
+from jdist.client.sync.code_sync import Synced
 from jdist.client.trace.columns import columns
 from jdist.core.errors import UsageError
 from jdist.core.messages.resources import MOST_SECONDS
@@ -66,11 +70,73 @@ from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.stacks import StepKind
 from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.output.recorded import Bundle, recorded_bundle
-from jdist.server import resources
-from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler
-from jdist.server.routing import route
+from jdist.notebook.text.doctor_text import findings_first
+from jdist.server import snapshots
+from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler, route
+from jdist.server.snapshots import value_rows, variables_snapshot
 from jdist.server.starts import form_of
-from jdist.server.variables import snapshot_of, value_rows
+
+
+@route("GET", "clusters/NAME/nodes")
+async def _show_adding(handler: Handler, name: str) -> None:
+    handler.check(name)
+    handler.send(await handler.cross(handler.clusters.adding_options(name), ANSWER_TIMEOUT))
+
+
+@route("POST", "clusters/NAME/nodes", "execute")
+async def _add_nodes(handler: Handler, name: str) -> None:
+    handler.check(name)
+    number = await handler.cross(handler.clusters.add_nodes(name, handler.body()))
+    handler.send({"number": number, "state": "under way"}, 202)
+
+
+@route("DELETE", "clusters/NAME/nodes", "execute")
+async def _end_adding(handler: Handler, name: str) -> None:
+    handler.check(name)
+    await handler.cross(handler.clusters.end_adding(name))
+    handler.send_done(is_done=True)
+
+
+@route("POST", "clusters/NAME/sync", "execute")
+async def _sync(handler: Handler, name: str) -> None:
+    """The files are those of this server, as its file browser shows them."""
+    body = handler.body()
+    path, exclude = body.get("path"), body.get("exclude", [])
+    if not isinstance(path, str) or not path.strip():
+        raise web.HTTPError(400, "path: a file or folder of this server")
+    if not isinstance(exclude, list) or not all(isinstance(each, str) for each in exclude):
+        raise web.HTTPError(400, "exclude: a list of patterns")
+    where = _on_server(path.strip(), handler.settings["server_root_dir"])
+
+    async def sync(cluster: AsyncCluster) -> Synced:
+        return await cluster.sync(where, exclude=exclude)
+
+    handler.check(name)
+    work = handler.clusters.act(name, sync, ANSWER_TIMEOUT, _describe_synced)
+    found = await handler.cross(work)
+    if found is None:
+        handler.send_done(is_done=False)
+    else:
+        handler.send({"text": _describe_synced(found)})
+
+
+def _on_server(path: str, root: str) -> str:
+    """The path, which may be relative to the folder that the file browser shows first."""
+    return os.path.join(root, os.path.expanduser(path))
+
+
+def _describe_synced(synced: Synced) -> str:
+    return f"synced {synced}"
+
+
+@route("POST", "clusters/NAME/doctor", "execute")
+async def _examine(handler: Handler, name: str) -> None:
+    async def examine(cluster: AsyncCluster) -> Diagnosis:
+        return await cluster.doctor()
+
+    found = await handler.ask(name, examine, "the nodes", RESULT_TIMEOUT)
+    handler.send({"text": findings_first(found), "is_well": found.is_well})
+
 
 _MOST_LINES = 2000
 _CELL = 5.0  # Seconds for which a cell's end is waited for.
@@ -188,13 +254,13 @@ async def _choose_frame(handler: Handler, name: str) -> None:
 async def _show_resources(handler: Handler, name: str) -> None:
     seconds, points = handler.number("seconds", "300", 1, MOST_SECONDS), handler.number("points", "120", 1, 2000)
     found = await handler.ask(name, lambda cluster: cluster.resources(seconds, points), "the nodes")
-    handler.send(resources.snapshot_of(found))
+    handler.send(snapshots.resources_snapshot(found))
 
 
 @route("GET", "clusters/NAME/variables")
 async def _list_variables(handler: Handler, name: str) -> None:
     pattern = handler.get_query_argument("pattern", "")
-    handler.send(snapshot_of(await handler.ask(name, lambda cluster: cluster.variables(pattern), "the ranks")))
+    handler.send(variables_snapshot(await handler.ask(name, lambda cluster: cluster.variables(pattern), "the ranks")))
 
 
 @route("POST", "clusters/NAME/variables/show", "execute")

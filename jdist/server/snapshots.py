@@ -1,5 +1,11 @@
-"""Snapshots: what a browser is sent of a cluster, as it stands in JSON; a field of which nothing is known is UNSET and
+"""What a browser is sent: a cluster, its resources and its variables, as JSON. Pure.
+
+Snapshots: what a browser is sent of a cluster, as it stands in JSON; a field of which nothing is known is UNSET and
 left out. Nothing in them is needed to reach a cluster: no key, no join line, no address, no port. Pure.
+
+Resources as a browser is sent them: series by node and rank, with ages in place of times. Pure.
+
+Variables as a browser is sent them: the table of what ranks have, and what one of them is on each rank. Pure.
 """
 
 import re
@@ -11,12 +17,15 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from jdist.client.debug.places import describe_pause
+from jdist.client.resources.resources import Resources
+from jdist.client.values.variable_table import Comparison, VariableTable, Variant
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.observation import Observation
+from jdist.core.messages.resources import Series
 from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.observation import Activity
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Mesh
 from jdist.wire.transport.keys import Connection
@@ -285,3 +294,143 @@ def _activity(now: Activity, labels: Mapping[str, str]) -> ActivityRow:
     number, group = (now.calls[0].number, labels.get(now.calls[0].group, "")) if now.calls else (0, "")
     pace = (round(now.seconds, 1), None if now.cpu is None else round(now.cpu, 1))
     return ActivityRow(now.kind, now.op, number, group, now.line, now.source, *pace, now.waits_for, now.state)
+
+
+_DIGITS = 4  # Of a number: more than a chart shows.
+
+
+class RankSeries(Struct, frozen=True):
+    """What a rank has used."""
+
+    rank: int
+    series: Series
+
+
+class NodeSeries(Struct, frozen=True):
+    """What a node and its ranks have used; see :class:`jdist.client.resources.resources.NodeUsage`."""
+
+    node: int
+    hostname: str
+    cores: int
+    memory_total: int
+    gpus: int
+    gpu_memory_total: int
+    ages: tuple[float, ...]
+    series: Series
+    ranks: tuple[RankSeries, ...]
+
+
+class RunMark(Struct, frozen=True):
+    """A run, with the ages of its begin and end."""
+
+    run: int
+    ranks: str
+    began: float
+    ended: float | None
+
+
+class ResourcesSnapshot(Struct, frozen=True):
+    """All that a chart shows."""
+
+    seconds: float
+    nodes: tuple[NodeSeries, ...]
+    runs: tuple[RunMark, ...]
+    missing: list[str]
+
+
+def resources_snapshot(found: Resources) -> ResourcesSnapshot:
+    """The numbers as they are sent; in JSON, those that are unknown are null."""
+    nodes = []
+    for u in found.nodes.values():
+        ages = tuple(round(age, 2) for age in u.ages)
+        # Agents that share a node measure at moments of their own; the ages of the first one stand for all of them.
+        own = [r for r in found.ranks.values() if r.node == u.node]
+        ranks = tuple(RankSeries(r.rank, {n: _fit(_rounded(v), len(ages)) for n, v in r.series.items()}) for r in own)
+        series = {name: _rounded(values) for name, values in u.series.items()}
+        totals = (u.cores, u.memory, u.gpus, u.gpu_memory)
+        nodes.append(NodeSeries(u.node, u.hostname, *totals, ages, series, ranks))
+    runs = tuple(RunMark(r.run, str(RankSet(r.ranks)), _age(r.began), r.ended and _age(r.ended)) for r in found.runs)
+    return ResourcesSnapshot(found.seconds, tuple(nodes), runs, found.notes)
+
+
+def _age(seconds: float) -> float:
+    return round(seconds, 2)
+
+
+def _rounded(values: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.{_DIGITS}g}") for value in values)
+
+
+def _fit(values: tuple[float, ...], count: int) -> tuple[float, ...]:
+    """The newest ``count`` values; where there are fewer, unknown ones before them."""
+    return (float("nan"),) * (count - len(values)) + values[-count:]
+
+
+_PICTURES = 8  # Different values with a picture.
+_TEXTS = ("str", "bytes")
+
+
+class VariantRow(Struct, frozen=True):
+    """A variable on the ranks whose metadata agree. No part of a text is sent: it is no metadata."""
+
+    ranks: str
+    type: str
+    shape: tuple[int, ...] | None
+    dtype: str
+    device: str
+    placement: str
+    length: int | None
+    nbytes: tuple[int, int] | None
+    value: str
+    detail: str
+
+
+class VariableRow(Struct, frozen=True):
+    """A name; see :class:`jdist.client.values.variable_table.Variable`."""
+
+    name: str
+    comparison: Comparison
+    missing: str
+    size: int
+    variants: tuple[VariantRow, ...]
+
+
+class VariablesSnapshot(Struct, frozen=True):
+    """All names, and what the rows do not say."""
+
+    variables: tuple[VariableRow, ...]
+    notes: list[str]
+
+
+class ValueRow(Struct, frozen=True):
+    """What a variable is on the ranks where that is the same."""
+
+    ranks: str
+    description: dict[str, Any]
+
+
+def variables_snapshot(table: VariableTable) -> VariablesSnapshot:
+    """The table as it is sent."""
+    rows = tuple(
+        VariableRow(v.name, v.comparison, str(RankSet(v.missing)), v.size, tuple(map(_variant, v.variants)))
+        for v in table
+    )
+    return VariablesSnapshot(rows, table.notes)
+
+
+def _variant(v: Variant) -> VariantRow:
+    texts = ("", "") if v.type in _TEXTS else (v.value, v.detail)
+    kind = (v.type, v.shape, v.dtype, v.device, v.placement, v.length, v.nbytes)
+    return VariantRow(str(RankSet(v.ranks)), *kind, *texts)
+
+
+def value_rows(found: Mapping[int, dict[str, Any]]) -> list[ValueRow]:
+    """A row for each different description, with the ranks that have it; only the first ones with a picture."""
+    keyed = {rank: repr(sorted(description.items())) for rank, description in sorted(found.items())}
+    rows = []
+    for i, ranks in enumerate(ranks_by(keyed.items()).values()):
+        description = dict(found[ranks[0]])
+        if i >= _PICTURES:
+            description.pop("thumb", None)
+        rows.append(ValueRow(str(RankSet(ranks)), description))
+    return rows

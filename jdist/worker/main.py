@@ -16,7 +16,7 @@ from ipykernel.kernelapp import IPKernelApp
 from jdist.core.settings import WorkerSpec
 from jdist.wire import log
 from jdist.wire.processes import set_name
-from jdist.wire.values.text import encodable
+from jdist.wire.values.frames import encodable
 from jdist.worker.cells.output import FdCapture, OwnStreams
 from jdist.worker.compat.ipykernel import (
     flush_when_needed,

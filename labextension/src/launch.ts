@@ -1,4 +1,4 @@
-/** What the server says of launchers, and of nodes that are added by one (jdist/launch/form.py, jdist/server/adding.py). */
+/** What the server says of launchers, and of nodes that are added by one (jdist/launch/form.py, jdist/server/starts.py). */
 
 /** An option of a launcher that has a field of its own. */
 export interface ILauncherOption {

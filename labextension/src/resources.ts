@@ -1,4 +1,4 @@
-/** How busy nodes and ranks were, as the server sends it (jdist/server/resources.py). */
+/** How busy nodes and ranks were, as the server sends it (jdist/server/snapshots.py). */
 
 /**
  * What is measured: CPU in busy cores, memory in bytes, the GPU's load as a share of 0 to 1, its memory in bytes, and

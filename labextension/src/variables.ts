@@ -1,4 +1,4 @@
-/** The variables of ranks, as the server sends them (jdist/server/variables.py). */
+/** The variables of ranks, as the server sends them (jdist/server/snapshots.py). */
 
 /** A variable on the ranks whose metadata agree; `nbytes` are the least and the greatest of them. */
 export interface IVariant {

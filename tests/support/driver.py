@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from jdist.controller.model.events import Event, Exit, Forget, FromAgent, FromClient, PeerGone, Send, Tick
+from jdist.controller.model.model import Event, Exit, Forget, FromAgent, FromClient, PeerGone, Send, Tick
 from jdist.controller.state import State
 from jdist.core.messages.base import PROTOCOL, Ack, Message
 from jdist.core.messages.debug import PauseRanks, RankPaused, ResumeRanks, RunFollowed

@@ -19,7 +19,7 @@ from jdist.agent.starters.starter import CreateTask
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, RequestNames, SavingNames, WorkerFails
-from jdist.wire.transport.acceptor import Acceptor
+from jdist.wire.transport.public_port import Acceptor
 from jdist.wire.values.frames import Unpacker, pack
 
 _log = logging.getLogger("jdist.agent")

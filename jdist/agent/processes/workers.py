@@ -20,12 +20,10 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from jdist.agent.node.facts import NodeContext, interface_environment
-from jdist.agent.processes.exits import ChildReaper, explain_exit, signal_of
+from jdist.agent.processes.exits import ChildReaper, OomMonitor, explain_exit, signal_of
 from jdist.agent.processes.handover import HandoverServer
-from jdist.agent.processes.jupyter_messages import KernelMessage, parse
-from jdist.agent.processes.kernel import Kernel
-from jdist.agent.processes.oom import OomMonitor
-from jdist.agent.processes.stack_dump import SIGNAL as STACK_SIGNAL
+from jdist.agent.processes.helpers import SIGNAL as STACK_SIGNAL
+from jdist.agent.processes.kernel import Kernel, KernelMessage, parse
 from jdist.core.errors import LaunchError
 from jdist.core.launchers.task import WORKER
 from jdist.core.messages.base import Message

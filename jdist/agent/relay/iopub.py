@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from jdist.agent.processes.jupyter_messages import (
+from jdist.agent.processes.kernel import (
     ClearContent,
     CommContent,
     DisplayContent,
@@ -27,8 +27,7 @@ from jdist.agent.relay.rank_logs import RankLogs
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import Clear, Display, MetricPoints, MetricsLogged, Output, OutputItem, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW
-from jdist.wire.values.frames import Unpacker
-from jdist.wire.values.text import encodable
+from jdist.wire.values.frames import Unpacker, encodable
 
 _STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
 _TAIL_LINES = 40

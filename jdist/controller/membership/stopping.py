@@ -4,8 +4,7 @@ Clients are told that the cluster is gone once all agents have ended, or should 
 which of them took too long, is still passed on.
 """
 
-from jdist.controller.model.events import Exit
-from jdist.controller.model.model import Model
+from jdist.controller.model.model import Exit, Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node
 from jdist.core.messages.membership import EndOverdue, Shutdown

@@ -27,9 +27,9 @@ from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node, Rank
-from jdist.controller.runs.autosave import Autosaver
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
+from jdist.controller.runs.saving import Autosaver
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import AgentHello, EndWorkers, HeldGeneration, HeldWorker, NodeFacts
 from jdist.core.messages.runs import CellSpec

@@ -1,9 +1,13 @@
-"""Model: all that the controller knows of its cluster, and the messages that the present step sends. Pure."""
+"""The controller's model: what it is told, what it knows, and what it says is to be done. Pure.
+
+Events and instructions: what the state is told, and what it says is to be done. Pure.
+
+Model: all that the controller knows of its cluster, and the messages that the present step sends. Pure.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from jdist.controller.model.events import Forget, Instruction, Send
 from jdist.controller.model.phases import CLUSTER, HasPhase, Lifecycle
 from jdist.controller.model.records import RunRecords
 from jdist.controller.model.runs import Run, RunBook
@@ -15,6 +19,75 @@ from jdist.core.messages.status import OBSERVER, Notice, Phase, RequestRefused
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
+
+
+@dataclass(frozen=True)
+class FromAgent:
+    """An agent's message arrived."""
+
+    agent: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class FromClient:
+    """A client's message arrived."""
+
+    client: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class PeerGone:
+    """A liveness connection ended: its process is gone, or, if not ``is_dead``, the connection broke."""
+
+    name: str
+    is_dead: bool = True
+
+
+@dataclass(frozen=True)
+class EdgeNotice:
+    """The edge has seen something that every client is to be told."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class EndRequested:
+    """The controller's process was asked to end."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passed."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """Instruction: send to an agent or a client."""
+
+    peer: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Instruction: an agent or a client is not known any more; if it speaks again it has to say hello first."""
+
+    peer: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Instruction: the cluster is over."""
+
+    reason: str
+
+
+Event = FromAgent | FromClient | PeerGone | EdgeNotice | EndRequested | Tick
+Instruction = Send | Forget | Exit
 
 
 @dataclass

@@ -1,4 +1,11 @@
-"""Lifecycle of runs: from acceptance to end, and how a run that must not go on is aborted. Pure."""
+"""Accept, start, interrupt and end runs. Pure.
+
+Launch conflicts: ranks of a cell launch the processes of a world, though they are such processes themselves.
+
+That is recognised by what goes wrong, as ranks write or raise it, whichever launcher it was. Pure.
+
+Lifecycle of runs: from acceptance to end, and how a run that must not go on is aborted. Pure.
+"""
 
 from collections.abc import Callable
 
@@ -8,7 +15,6 @@ from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import ON_REFORM, AbortReason, Run
 from jdist.controller.model.world import Node
-from jdist.controller.runs import launch_conflict
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.core.messages import runs as messages
@@ -19,8 +25,27 @@ from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.records import ReadRun, RunRecord
 from jdist.core.messages.runs import MetricsLogged, Output, Tail, Text
 from jdist.core.messages.status import Notice
-from jdist.core.outcome import ErrorInfo
+from jdist.core.outcome import FORKED, ErrorInfo
 from jdist.core.ranks import describe_ranks
+from jdist.core.remedy import Remedy
+
+_SEVERAL = (  # Signs where several ranks run the cell; a single one may launch what it likes.
+    "The server socket has failed to listen on",  # torch: another process has the address of the rendezvous store
+    "To launch a multi-device training from your notebook, the `Accelerator`",  # accelerate
+    "You have to specify the number of devices you would like to use",  # accelerate
+)
+_TEXT = (
+    "the processes that a rank has launched cannot form a world: the ranks are the processes already. Call the "
+    'function itself in the cell, without notebook_launcher or mp.spawn; with Lightning, use strategy="ddp"'
+)
+_RUN = Remedy("run", "run a script on the ranks", name="SCRIPT.py")
+
+
+def find(text: str, run: int, ranks: tuple[int, ...]) -> Notice | None:
+    """What the user should know if ``text``, which a rank of the run has written or raised, is such a sign."""
+    signs = (FORKED, *_SEVERAL) if len(ranks) > 1 else (FORKED,)
+    return Notice(_TEXT, run, (_RUN,)) if any(sign in text for sign in signs) else None
+
 
 _MOST_QUEUED = 1000
 _MOST_CHARS = 64 << 20  # Cells that wait, and characters of theirs.
@@ -113,7 +138,7 @@ class RunLifecycle:
         """Tell the client once if the text is the sign of a launch conflict."""
         if run is None or run.has_told_launch:
             return
-        notice = launch_conflict.find(text, run.number, run.ranks)
+        notice = find(text, run.number, run.ranks)
         if notice is not None:
             run.has_told_launch = True
             self._model.tell(run, notice)

@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from jdist.launch.base import join_words
 from jdist.launch.ray.launcher import RayProgress, RayRequest, fitting, parse_options
-from jdist.wire.standard_streams import prepare_streams
+from jdist.wire.processes import prepare_streams
 
 _log = logging.getLogger("jdist.launch")
 

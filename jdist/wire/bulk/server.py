@@ -31,8 +31,8 @@ from jdist.core.messages.base import ProbeWire
 from jdist.wire.bulk.receive import StoredTransfer
 from jdist.wire.bulk.relay import TransferRelay
 from jdist.wire.transport.dialing import MAGIC, STALL, is_same_user
-from jdist.wire.transport.liveness import LivenessConnection
 from jdist.wire.transport.public_port import ZMTP, PendingConnections, join_to_control
+from jdist.wire.transport.sockets import LivenessConnection
 from jdist.wire.values.segments import shares_memory
 
 _log = logging.getLogger("jdist.wire")

@@ -1,4 +1,8 @@
-"""The public port: the one port of the controller that nodes on other hosts need to reach, and the addresses it is at.
+"""Listen: take connections, and find the one port that nodes on other hosts need to reach.
+
+Acceptor: takes connections at a listening socket on the running loop, and goes on after descriptors have run out.
+
+The public port: the one port of the controller that nodes on other hosts need to reach, and the addresses it is at.
 
 A connection that begins like ZeroMQ's is joined to the control port on the loopback interface, byte by byte: the
 traffic is encrypted from end to end, and the control port decides who may speak. Every other connection is for the data
@@ -16,6 +20,43 @@ from typing import cast
 import psutil
 
 _log = logging.getLogger("jdist.wire")
+
+_PAUSE = 1.0  # Seconds until the next attempt after one that has failed: the socket stays readable.
+
+
+class Acceptor:
+    """``on_accept`` is called with each connection."""
+
+    def __init__(self, listener: socket.socket, on_accept: Callable[[socket.socket], object]):
+        self._listener = listener
+        self._on_accept = on_accept
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._start()
+
+    def _start(self) -> None:
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # whoever has dialled has ended
+            return
+        except OSError as e:
+            _log.warning("a connection could not be accepted: %s", e)
+            self._loop.remove_reader(self._listener)
+            self._timer = self._loop.call_later(_PAUSE, self._start)
+        else:
+            self._on_accept(sock)
+
+    def close(self) -> None:
+        """Close the listening socket."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+
 
 ZMTP = b"\xff"  # The first byte of a ZeroMQ greeting; no header of the data port begins with it.
 MOST_PENDING = 256  # A peer with a key authenticates within milliseconds, before as many others have come.

@@ -1,4 +1,6 @@
-"""Streams: messages between two processes arrive complete and in order over any number of connections. Pure.
+"""Streams of messages over any number of connections, and the outbox that fills them.
+
+Streams: messages between two processes arrive complete and in order over any number of connections. Pure.
 
 zmq reconnects by itself when a connection breaks, but silently loses the messages that were in flight. So each end
 numbers its messages and keeps each one until the other end has acknowledged it::
@@ -13,14 +15,23 @@ numbers its messages and keeps each one until the other end has acknowledged it:
 - UNKNOWN  there is no stream of that session here. Its dialler begins a new one, whose first message is a hello.
 
 Only the dialler begins sessions and sends AGAIN; every frame carries the session, its number and an acknowledgement.
+
+Outbox: messages for one peer that are sent in the same turn of the event loop leave together, as one payload.
+
+A message costs the network layer, and whoever receives it, far more than its bytes do. Many come at once: the ends of a
+node's ranks, or of a thousand ranks on their way to a client. None waits
+longer than the callbacks that are due already.
 """
 
+import asyncio
 import math
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from jdist.core.errors import Overrun, ProtocolError
+from jdist.wire.values.frames import join
 
 MESSAGE, NOTE, AGAIN, BACK, UNKNOWN = range(5)
 
@@ -126,3 +137,36 @@ class Stream:
     def kept(self) -> int:
         """The number of unacknowledged messages."""
         return len(self._kept)
+
+
+_MOST_BYTES = 1 << 20  # Bytes that are gathered; a larger message travels alone.
+
+
+class Outbox:
+    """Gathers encoded messages; ``send`` is called with each payload."""
+
+    def __init__(self, send: Callable[[bytes], object]):
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[bytes] = []
+        self._nbytes = 0
+
+    def add(self, data: bytes) -> None:
+        """Send a message with the others of this turn, in order."""
+        if self._nbytes + len(data) > _MOST_BYTES:
+            self.flush()
+        if not self._waiting:
+            self._loop.call_soon(self.flush)
+        self._waiting.append(data)
+        self._nbytes += len(data)
+
+    def flush(self) -> None:
+        """Send what has been gathered, now."""
+        waiting = self._waiting
+        self.clear()
+        if waiting:
+            self._send(join(waiting))
+
+    def clear(self) -> None:
+        """Forget what has been gathered: it is void."""
+        self._waiting, self._nbytes = [], 0

@@ -1,4 +1,10 @@
-"""Frames: a message as bytes and back, checked against the union of its direction.
+"""Encode a message as bytes, and decode it against the union of its direction.
+
+Text that can travel: what stands for a string that is no Unicode, is too long, or for a number that is too large.
+
+Python's strings may have lone surrogates, such as those that stand for the bytes of a file name that is no UTF-8.
+
+Frames: a message as bytes and back, checked against the union of its direction.
 
 A payload is a message, which is a msgpack map, or an array of several that travel together. The sender of a message
 checks whether the other end takes it, since only the sender can say what could not be sent. A request is refused as a
@@ -14,7 +20,38 @@ import msgspec
 from jdist.core.errors import ProtocolError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.protocol import instead_of
-from jdist.wire.values.text import encodable
+
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+
+def printable(text: str) -> str:
+    r"""``text`` with an escape (``\udcff``) for each lone surrogate."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def shortened(text: str, longest: int, kept: int = 20_000) -> str:
+    """``text`` if it has at most ``longest`` characters, else the ``kept`` at each of its ends."""
+    if len(text) <= longest:
+        return text
+    return f"{text[:kept]}\n… {len(text) - 2 * kept:,} characters left out …\n{text[-kept:]}"
+
+
+def encodable(value: Any) -> Any:
+    """Dicts, lists and tuples with printable strings, and floats in place of integers of more than 64 bits."""
+    match value:
+        case str():
+            return printable(value)
+        case int() if not _LEAST <= value <= _MOST:
+            try:
+                return float(value)
+            except OverflowError:
+                return str(value)
+        case dict():
+            return {encodable(key): encodable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [encodable(each) for each in value]
+    return value
+
 
 MAX_MESSAGE = 64 * 1024 * 1024  # Bytes of one control message; larger things travel as data.
 MAX_REQUEST = MAX_MESSAGE - (1 << 20)  # Of one that is made anew, with more in it, by those who pass it on.

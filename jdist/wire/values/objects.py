@@ -1,4 +1,10 @@
-"""Objects: any Python value as a small head and large raw buffers, and back.
+"""Pack any Python value into a small head and large raw buffers, and unpack it.
+
+Functions that are pickled by value keep the file name of their code, which leads from a line to its cell.
+
+cloudpickle has omitted the name since version 3.1.3, so that equal functions have equal pickles on every machine.
+
+Objects: any Python value as a small head and large raw buffers, and back.
 
 Tensors and arrays are encoded as a note and raw bytes; everything else by cloudpickle (protocol 5), with the tensors,
 arrays and buffers inside it taken out of the pickle in the same way, so the head of a 10 GB state_dict is small.
@@ -23,8 +29,19 @@ from msgspec import Struct
 from jdist.core.errors import NotPicklable, NotRebuilt, ProtocolError, ShardedValue, TooLarge, describe_error
 from jdist.core.messages.base import PayloadWire
 from jdist.wire.values import arrays, tensors
-from jdist.wire.values.code import reduce_code
 from jdist.wire.values.refusals import Kinds, Refused, explain, find_culprit, is_stop
+
+
+def reduce_code(code: CodeType) -> Any:
+    """What ``reducer_override`` of a cloudpickle pickler returns for a code object."""
+    make, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return make_code, (make, args, code.co_filename)
+
+
+def make_code(make: Callable[..., CodeType], args: tuple[Any, ...], filename: str) -> CodeType:
+    """The code object; called as it is unpickled."""
+    return make(*args).replace(co_filename=filename)
+
 
 FORMAT = 1  # First byte of every head; both sides must use the same.
 _SMALL = 512  # A buffer of fewer bytes stays inside the pickle stream: a frame and its alignment would cost more.

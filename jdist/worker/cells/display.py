@@ -38,7 +38,7 @@ from typing import Any
 from ipykernel.zmqshell import ZMQInteractiveShell
 from traitlets.config import Config
 
-from jdist.wire.values.text import shortened
+from jdist.wire.values.frames import shortened
 from jdist.worker.cells.user_code import described
 from jdist.worker.compat.ipykernel import check_format, is_format, unguarded_format, write_to_a_terminal
 

@@ -20,8 +20,8 @@ from jdist.core.messages.runs import RankDone
 from jdist.core.outcome import ErrorInfo
 from jdist.core.remedy import Remedy
 from jdist.core.settings import INLINE_LIMIT
+from jdist.wire.values.frames import shortened
 from jdist.wire.values.objects import encode, inline, summarize
-from jdist.wire.values.text import shortened
 from jdist.worker import process
 from jdist.worker.cells.user_code import guarded, path_of_shown, text_of
 from jdist.worker.compat.ipykernel import cell_numbers, last_traceback

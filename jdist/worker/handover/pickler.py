@@ -23,7 +23,7 @@ from msgspec import Struct
 from torch.nn.parallel import DistributedDataParallel
 
 from jdist.wire.values import arrays
-from jdist.wire.values.code import reduce_code
+from jdist.wire.values.objects import reduce_code
 from jdist.worker.compat.torch import storage_id, untyped_storage
 from jdist.worker.groups import rebind
 from jdist.worker.handover import rebuild

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from jdist.core.errors import UsageError
-from jdist.wire.values.code import make_code, reduce_code
+from jdist.wire.values.objects import make_code, reduce_code
 
 _VERSION = sys.version_info[:2]
 _INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")  # Functions in Python 3.11; later a part of those around them.

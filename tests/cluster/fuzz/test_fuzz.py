@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import jdist
-from jdist.agent.processes.jupyter_messages import parse
+from jdist.agent.processes.kernel import parse
 from jdist.core.errors import ProtocolError
 from support.fuzz import fuzz
 from support.fuzz.folding import fold

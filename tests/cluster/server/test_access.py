@@ -8,7 +8,7 @@ from http import HTTPStatus
 import pytest
 
 from jdist.server import extension  # noqa: F401 — it registers all routes
-from jdist.server.routing import all_routes
+from jdist.server.handler import all_routes
 from support.server.serving import Server
 
 ROUTES = all_routes()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import jdist
-from jdist.server.event_feed import INTERVAL
+from jdist.server.cluster_list import INTERVAL
 from support.lab.browser import LONG, Browser
 from support.waits import eventually
 

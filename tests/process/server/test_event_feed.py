@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec import UNSET
 
-from jdist.server.event_feed import INTERVAL, ClusterEvent, EventFeed
+from jdist.server.cluster_list import INTERVAL, ClusterEvent, EventFeed
 from jdist.server.snapshots import ClusterSnapshot, RankRow
 
 

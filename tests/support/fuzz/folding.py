@@ -7,7 +7,7 @@ import operator
 import random
 import sys
 
-from jdist.controller.model.events import FromAgent, FromClient, PeerGone, Tick
+from jdist.controller.model.model import FromAgent, FromClient, PeerGone, Tick
 from jdist.core.messages.protocol import AgentMessage, ClientMessage
 from jdist.core.messages.status import StopCluster
 from support.driver import VERSION, Driver

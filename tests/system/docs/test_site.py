@@ -19,8 +19,7 @@ from jdist.core.quantities import HelpWanted
 from jdist.notebook import verbs
 from jdist.notebook.cli import COMMANDS
 from jdist.notebook.options import cell_parser
-from jdist.server import node_routes, routes  # noqa: F401 - they register their routes
-from jdist.server.routing import all_routes
+from jdist.server.handler import all_routes
 from support.lacking import lacking
 
 ROOT = Path(__file__).parents[3]

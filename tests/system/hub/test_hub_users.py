@@ -17,8 +17,7 @@ import psutil
 import pytest
 import websocket
 
-from jdist.server import node_routes, routes  # noqa: F401 - they register their routes
-from jdist.server.routing import all_routes
+from jdist.server.handler import all_routes
 from support.attempts import OTHER, PRELUDE, TRY_CONTROL, TRY_FILES, TRY_PORTS
 from support.hub.jupyterhubs import Hub, Kernel, Server
 from support.lab.browser import LONG, Browser

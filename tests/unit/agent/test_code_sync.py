@@ -13,7 +13,7 @@ import pytest
 from jdist.agent.code_sync import CodeFolder
 from jdist.core.errors import UsageError
 from jdist.core.messages.code import SourceTree, TreeEntry
-from jdist.wire.transport import directories
+from jdist.wire.transport import keys
 
 CLUSTER = "0123456789ab"
 
@@ -23,7 +23,7 @@ def folder(runtime_directory: Path) -> Iterator[CodeFolder]:
     made = CodeFolder(CLUSTER)
     yield made
     made.close()
-    assert not directories.code_directory(CLUSTER).exists()
+    assert not keys.code_directory(CLUSTER).exists()
 
 
 def digest(data: bytes) -> bytes:
@@ -144,17 +144,17 @@ def test_agents_of_one_host_share_it_and_the_last_removes_it(folder: CodeFolder)
 
 def test_a_folder_that_nobody_holds_is_swept_and_one_in_use_is_not(folder: CodeFolder) -> None:
     put(folder, {"a": b"1"})
-    dead = directories.code_directory("ba9876543210")
+    dead = keys.code_directory("ba9876543210")
     dead.mkdir(mode=0o700)
-    directories.lock_file(dead).touch()
-    directories.sweep("ba9876543210")
-    directories.sweep(CLUSTER)
+    keys.lock_file(dead).touch()
+    keys.sweep("ba9876543210")
+    keys.sweep(CLUSTER)
     assert not dead.exists()
     assert there(folder) == {"a": b"1"}
 
 
 def test_a_folder_that_somebody_else_could_have_made_is_not_used(runtime_directory: Path) -> None:
-    taken = [directories.code_directory("ba9876543210", number) for number in range(9)]
+    taken = [keys.code_directory("ba9876543210", number) for number in range(9)]
     for path in taken[:2]:
         path.mkdir()
         path.chmod(0o777)

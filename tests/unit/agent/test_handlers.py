@@ -15,7 +15,7 @@ import pytest
 from jdist.agent.handlers import AgentParts, ControllerHandlers, WorkerHandlers
 from jdist.agent.node.facts import NodeContext, node_facts
 from jdist.agent.node.join_options import JoinOptions
-from jdist.agent.processes.jupyter_messages import KernelMessage
+from jdist.agent.processes.kernel import KernelMessage
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.iopub import OutputRelay
 from jdist.agent.relay.rank_logs import RankLogs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jdist.controller import queries
-from jdist.controller.model.events import FromAgent
+from jdist.controller.model.model import FromAgent
 from jdist.controller.runs import lifecycle
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import StoreUp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.controller.model.events import FromAgent, PeerGone
+from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.base import Ack, Progress, QueryFailed
 from jdist.core.messages.introspection import Logs
 from jdist.core.messages.membership import RemoveRanks, Restart

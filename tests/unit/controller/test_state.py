@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdist.controller.model.events import FromAgent, FromClient, PeerGone, Tick
+from jdist.controller.model.model import FromAgent, FromClient, PeerGone, Tick
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import GroupMade, GroupSpec, MakeGroup, MakeMesh
 from jdist.core.messages.membership import AgentHello, EndOverdue, Heartbeat, Restart, Shutdown

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jdist.wire.standard_streams import prepare_streams, say
+from jdist.wire.processes import prepare_streams, say
 
 TEXT = "● run 7 … é \udcff"
 

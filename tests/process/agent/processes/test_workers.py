@@ -29,9 +29,8 @@ from jdist.agent.processes import handover
 from jdist.agent.processes import kernel as kernel_module
 from jdist.agent.processes import workers as module
 from jdist.agent.processes.handover import OWN
-from jdist.agent.processes.jupyter_messages import KernelMessage
-from jdist.agent.processes.kernel import Kernel
-from jdist.agent.processes.stack_dump import SIGNAL as STACK_SIGNAL
+from jdist.agent.processes.helpers import SIGNAL as STACK_SIGNAL
+from jdist.agent.processes.kernel import Kernel, KernelMessage
 from jdist.agent.processes.workers import Workers
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jdist.wire.transport import acceptor
-from jdist.wire.transport.acceptor import Acceptor
+from jdist.wire.transport import public_port
+from jdist.wire.transport.public_port import Acceptor
 
 
 class Listener(socket.socket):
@@ -27,7 +27,7 @@ class Listener(socket.socket):
 
 
 def test_it_does_not_spin_while_there_are_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptor, "_PAUSE", 0.1)
+    monkeypatch.setattr(public_port, "_PAUSE", 0.1)
 
     async def main() -> None:
         listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM)

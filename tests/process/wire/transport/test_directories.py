@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from jdist.wire.processes import pid_namespace
-from jdist.wire.transport import directories
+from jdist.wire.transport import keys
 
 CLUSTER = "0123456789ab"
 OTHER = "ba9876543210"
-LONGEST = directories._LONGEST
+LONGEST = keys._LONGEST
 
 
 @pytest.fixture(autouse=True)
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(directories, "_LONGEST", 1000)
+    monkeypatch.setattr(keys, "_LONGEST", 1000)
     return tmp_path
 
 
@@ -35,7 +35,7 @@ def ended() -> int:
 
 
 def test_a_directory_is_private_and_a_sockets_path_in_it_fits() -> None:
-    made = directories.make(CLUSTER)
+    made = keys.make(CLUSTER)
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     longest = f"jdist-{CLUSTER}-{0xFFFFFFFF:x}-{1 << 22}"  # what Linux counts processes to
     assert re.fullmatch(r"jdist-\w{12}-[0-9a-f]{1,8}-\d{1,7}", made.name)
@@ -53,7 +53,7 @@ def test_what_dead_agents_left_is_removed_and_nothing_else(base: Path) -> None:
     for path in (dead, alive, unseen, others, strange):
         path.mkdir()
         (path / "file").touch()
-    directories.sweep(CLUSTER)
+    keys.sweep(CLUSTER)
     assert sorted(base.iterdir()) == sorted([alive, unseen, others, strange])
-    made = directories.make(CLUSTER)
+    made = keys.make(CLUSTER)
     assert sorted(base.iterdir()) == sorted([alive, unseen, strange, made])

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from jdist.wire.transport.dialing import dial_data
-from jdist.wire.transport.liveness import dial_liveness
+from jdist.wire.transport.sockets import dial_liveness
 from support.port import closed_without_a_word, run, serving, until
 
 

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from jdist.agent.processes.exits import explain_exit
-from jdist.agent.processes.oom import OomVerdict
+from jdist.agent.processes.exits import OomVerdict, explain_exit
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.agent.processes.stack_dump import describe_place, read_place
+from jdist.agent.processes.helpers import describe_place, read_place
 
 IN_A_CELL = """\
 Current thread 0x00007f (most recent call first):

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
-from jdist.agent.processes.jupyter_messages import KernelMessage, parse
+from jdist.agent.processes.kernel import KernelMessage, parse
 from jdist.agent.relay import iopub
 from jdist.agent.relay.iopub import OutputRelay, merge
 from jdist.agent.relay.rank_logs import RankLogs

@@ -11,7 +11,7 @@ import pytest
 
 from jdist.client.resources.resources import NodeUsage, RankUsage, Resources
 from jdist.core.messages.resources import RunInterval
-from jdist.server.resources import snapshot_of
+from jdist.server.snapshots import resources_snapshot
 
 GIB = float(1 << 30)
 AGES = (4.0, 2.0, 0.5)
@@ -51,7 +51,7 @@ def test_the_summary() -> None:
 
 
 def test_what_a_browser_is_sent() -> None:
-    sent = msgspec.json.decode(msgspec.json.encode(snapshot_of(found())))
+    sent = msgspec.json.decode(msgspec.json.encode(resources_snapshot(found())))
     (node,) = sent["nodes"]
     assert (node["hostname"], node["cores"], node["ages"]) == ("a", 8, list(AGES))
     assert node["series"]["cpu"] == [None, 1.0, 2.0]

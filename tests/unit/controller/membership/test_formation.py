@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.model.events import FromAgent
+from jdist.controller.model.model import FromAgent
 from jdist.core.messages.groups import (
     FormWorld,
     GroupCreated,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.model.events import FromAgent, PeerGone
+from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import (
     AgentLeaving,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.model.events import FromAgent, Tick
+from jdist.controller.model.model import FromAgent, Tick
 from jdist.core.messages.groups import CarriedNames, FormWorld, StartStore, StoreDown
 from jdist.core.messages.membership import Heartbeat, Restart, StartWorker, Welcome, WorkerDown, WorkerUp
 from jdist.core.messages.runs import AbortRun, CellRefused, ExecuteCell, Interrupt, RankDone, RunEnded

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from jdist.controller.model.events import PeerGone
+from jdist.controller.model.model import PeerGone
 from jdist.core.messages.base import Ack, Message
 from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, MakeGroup, MakeMesh, StartStore
 from jdist.core.messages.introspection import Logs

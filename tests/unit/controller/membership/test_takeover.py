@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from jdist.agent.recovery_ledger import RecoveryLedger
-from jdist.controller.model.events import FromAgent, Send
+from jdist.controller.model.model import FromAgent, Send
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.debug import FollowRun, RankPaused, RanksResumed, Resume, ResumeRanks, RunFollowed
 from jdist.core.messages.groups import FormWorld, GroupSpec, StartStore, WorldFormed

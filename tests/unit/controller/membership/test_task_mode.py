@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from jdist.controller.model.events import FromAgent
+from jdist.controller.model.model import FromAgent
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jdist.controller.model.events import EndRequested, FromAgent
+from jdist.controller.model.model import EndRequested, FromAgent
 from jdist.core.messages.base import Ack, Message
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import AbortRun, ExecuteCell, Interrupt, RunStarted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.model.events import FromAgent, PeerGone
+from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
 from jdist.core.messages.groups import CarriedNames, FormWorld
 from jdist.core.messages.membership import Restart, StartWorker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.controller.model.events import FromAgent
+from jdist.controller.model.model import FromAgent
 from jdist.core.messages.groups import FormWorld, WorldFormed
 from jdist.core.messages.membership import Restart
 from jdist.core.messages.observation import Observation

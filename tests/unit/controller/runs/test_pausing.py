@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from jdist.client.link import Link
-from jdist.controller.model.events import FromAgent, PeerGone
+from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
 from jdist.core.messages.debug import (
     FollowRun,

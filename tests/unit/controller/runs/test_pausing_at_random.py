@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from jdist.controller.model.events import PeerGone
+from jdist.controller.model.model import PeerGone
 from jdist.core.messages.debug import FollowRun, Pause, Resume
 from jdist.core.messages.runs import Interrupt, RunEnded
 from jdist.core.messages.status import ClusterFacts, StatusRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.model.events import FromAgent, PeerGone
+from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply

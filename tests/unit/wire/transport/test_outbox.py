@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from jdist.core.messages.base import Ack
-from jdist.wire.transport.outbox import Outbox
+from jdist.wire.transport.streams import Outbox
 from jdist.wire.values.frames import pack, split
 
 ONE, OTHER = pack(Ack()), b"\x80"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jdist.agent.link import enrolment
+from jdist.agent import link
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import KeyPair
 
@@ -41,7 +41,7 @@ async def chosen(answering: dict[str, asyncio.Event]) -> str:
     key = KeyPair.make()
     line = JoinLine(CLUSTER, HOSTS, port, port, key.public, key)
     try:
-        return await enrolment._first(line)
+        return await link._first(line)
     finally:
         for server in servers:
             server.close()
@@ -72,7 +72,7 @@ def test_an_earlier_address_that_answers_a_little_later_is_taken(monkeypatch: py
         soon.set()
         return await chosen({"127.0.0.1": soon, "127.0.0.3": soon})
 
-    monkeypatch.setattr(enrolment, "_HEAD_START", 20.0)
+    monkeypatch.setattr(link, "_HEAD_START", 20.0)
     assert asyncio.run(play()) == "127.0.0.1"
 
 
@@ -89,4 +89,4 @@ def test_where_nobody_answers_there_is_none() -> None:
         key = KeyPair.make()
         port = s.getsockname()[1]
         line = JoinLine(CLUSTER, HOSTS, port, port, key.public, key)
-        assert asyncio.run(enrolment._first(line)) == ""
+        assert asyncio.run(link._first(line)) == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from jdist.controller.peers.streams import PeerStreams
+from jdist.controller.peers import PeerStreams
 from jdist.core.messages.base import Ack, Message
 from jdist.core.messages.membership import Heartbeat, Rejected
 from jdist.wire.transport.sockets import Frames

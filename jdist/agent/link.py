@@ -1,4 +1,16 @@
-"""The controller link: the agent's end of its stream to the controller, over as many connections as that takes.
+"""The agent's connections to its controller: enrolment, the stream of messages, and the data port.
+
+The data gateway opens connections to the controller's data port for workers, which never open any themselves.
+
+A worker connects to a Unix socket here, names a transfer, and gets a connected and introduced TCP socket handed over;
+it then writes a tensor's own memory into it, with no copy in between.
+
+Enrolment: with a join line, an agent finds its controller and gets a key of its own.
+
+All addresses of the line are tried at once. Of those that answer for this cluster the earliest in the line is used, so
+that nodes which reach the controller in several ways use the same one. The controller's key proves that it is genuine.
+
+The controller link: the agent's end of its stream to the controller, over as many connections as that takes.
 
 States, and what changes them::
 
@@ -14,20 +26,132 @@ be refused, or claim a place that is meant for another node.
 """
 
 import asyncio
+import contextlib
 import logging
+import socket
+import uuid
 from collections.abc import Callable
 from typing import Any
 
-from jdist.core.messages.base import Message
-from jdist.core.messages.membership import Heartbeat, LivenessLost
+from jdist.core import __version__
+from jdist.core.errors import LaunchError, ProtocolError
+from jdist.core.messages.base import PROTOCOL, Message
+from jdist.core.messages.membership import Enrol, Heartbeat, LivenessLost, Rejected, ToUnauthenticated
 from jdist.core.settings import BEAT
-from jdist.wire.transport.invitations import Endpoint
-from jdist.wire.transport.keys import agent_name
-from jdist.wire.transport.liveness import LivenessConnection, dial_liveness
-from jdist.wire.transport.outbox import Outbox
-from jdist.wire.transport.sockets import DialledPort, Frames
-from jdist.wire.transport.streams import AGAIN, UNKNOWN, Stream, read_head
-from jdist.wire.values.frames import pack, pack_report, split
+from jdist.wire.transport.dialing import dial_data, ping
+from jdist.wire.transport.invitations import REFUSED, Endpoint, JoinLine
+from jdist.wire.transport.keys import KeyPair, agent_name
+from jdist.wire.transport.public_port import Acceptor
+from jdist.wire.transport.sockets import DialledPort, Frames, LivenessConnection, dial_liveness
+from jdist.wire.transport.streams import AGAIN, UNKNOWN, Outbox, Stream, read_head
+from jdist.wire.values.frames import Unpacker, pack, pack_report, split
+
+_NAME_LIMIT = 128
+
+
+class DataGateway:
+    """Listens at ``path`` on the running loop, and hands over in threads."""
+
+    def __init__(self, path: str, data_port: tuple[str, int]):
+        self._data_port = data_port
+        self._loop = asyncio.get_running_loop()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(path)
+        listener.listen(64)
+        self._acceptor = Acceptor(listener, lambda sock: self._loop.run_in_executor(None, self._hand_over, sock))
+
+    def _hand_over(self, sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):  # the worker has ended
+            sock.settimeout(10.0)
+            try:
+                name = sock.recv(_NAME_LIMIT).decode().strip()
+                with dial_data(self._data_port, "PUT", name) as data:
+                    data.setblocking(True)
+                    socket.send_fds(sock, [b"ok"], [data.fileno()])
+            except OSError as e:
+                sock.sendall(f"{self._data_port[0]}:{self._data_port[1]}: {e}".encode())
+
+    def close(self) -> None:
+        self._acceptor.close()
+
+
+_FIND_TIMEOUT = 8.0  # Seconds for the controller to be reached.
+_RETRY = 1.0
+_HEAD_START = 0.3  # Seconds that an earlier address of the line may answer after a later one.
+_ENROL_TIMEOUT = 15.0  # Seconds for the controller to take the key.
+
+_VOID = "the join line has expired or was revoked; ask the user of the cluster for another (invite)"
+
+_answer: Unpacker[Any] = Unpacker(ToUnauthenticated)
+
+
+async def enrol(context: Any, line: JoinLine) -> Endpoint:
+    """Raises LaunchError: the controller cannot be reached, or does not accept the line."""
+    endpoint = line.endpoint(await _find(line), line.key)
+    own = KeyPair.make()
+    # Why the controller does not take the key; empty if it does.
+    problem: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def answer(text: str) -> None:
+        if not problem.done():
+            problem.set_result(text)
+
+    def on_frames(frames: Frames) -> None:
+        try:
+            message = _answer(frames[-1])
+        except ProtocolError as e:
+            answer(f"the controller's answer cannot be read: {e}")
+        else:
+            answer(f"{REFUSED} {message.reason}" if isinstance(message, Rejected) else "")
+
+    host, port = address = (endpoint.host, endpoint.control_port)
+    keys, name = (endpoint.server_key, endpoint.key), f"e-{uuid.uuid4().hex}"
+    connection = DialledPort(context, address, *keys, name, on_frames, on_refused=lambda: answer(_VOID))
+    connection.send([pack(Enrol(PROTOCOL, __version__, own.public))])
+    try:
+        async with asyncio.timeout(_ENROL_TIMEOUT):
+            if await problem:
+                raise LaunchError(problem.result())
+    except TimeoutError:
+        reason = f"what answers at {host}:{port} is not the controller that the join line names"
+        raise LaunchError(reason) from None
+    finally:
+        connection.close()
+    return line.endpoint(host, own)
+
+
+async def _find(line: JoinLine) -> str:
+    """The first host of the line at which the controller answers."""
+    try:
+        async with asyncio.timeout(_FIND_TIMEOUT):
+            while True:
+                found = await _first(line)
+                if found:
+                    return found
+                await asyncio.sleep(_RETRY)  # a network may be coming up
+    except TimeoutError:
+        tried = ", ".join(line.hosts)
+        raise LaunchError(
+            f"the controller of this join line does not answer at port {line.data_port} of {tried}: is the cluster "
+            "still there, and is that port let through? A start with --bind ADDRESS makes it listen at another address"
+        ) from None
+
+
+async def _first(line: JoinLine) -> str:
+    trials = [asyncio.create_task(ping((h, line.data_port), line.cluster)) for h in line.hosts]
+    try:
+        for trial in asyncio.as_completed(trials):
+            if await trial:
+                break
+        answered = next((n for n, t in enumerate(trials) if t.done() and t.result()), None)
+        if answered:
+            await asyncio.wait(trials[:answered], timeout=_HEAD_START)
+        return next((h for h, t in zip(line.hosts, trials, strict=True) if t.done() and t.result()), "")
+    finally:
+        for trial in trials:
+            trial.cancel()
+        await asyncio.wait(trials)
+
 
 _log = logging.getLogger("jdist.agent")
 

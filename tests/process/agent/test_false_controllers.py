@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jdist.agent.link.enrolment import enrol
+from jdist.agent.link import enrol
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import Enrolled, Rejected
 from jdist.wire.bulk.server import DataServer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jdist.agent.link import controller_link
-from jdist.agent.link.controller_link import ControllerLink
+from jdist.agent import link as agent_link
+from jdist.agent.link import ControllerLink
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Heartbeat, LivenessLost, Rejected, Shutdown
 from jdist.core.settings import BEAT
@@ -107,8 +107,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
             loop = asyncio.get_running_loop()
             assert isinstance(loop, Loop)
             network = Network(loop)
-            monkeypatch.setattr(controller_link, "DialledPort", network.dial)
-            monkeypatch.setattr(controller_link, "dial_liveness", network.dial_liveness)
+            monkeypatch.setattr(agent_link, "DialledPort", network.dial)
+            monkeypatch.setattr(agent_link, "dial_liveness", network.dial_liveness)
             link = ControllerLink(None, ENDPOINT, network.lost.append)
             link.open(lambda: Rejected("stands for a hello"), network.got.append)
             await scene(link, network)
