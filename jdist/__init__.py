@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from jdist.worker.groups.on_reform import on_reform
     from jdist.worker.metrics import log
     from jdist.worker.profile.step_mark import profile_step
-    from jdist.worker.saving.points import save_if_due
+    from jdist.worker.session.points import save_if_due
 
 # The modules of the public names that are no errors.
 _HOMES = {
@@ -56,7 +56,7 @@ _HOMES = {
     "ProfileOptions": "jdist.core.profile",
     "log": "jdist.worker.metrics",
     "profile_step": "jdist.worker.profile.step_mark",
-    "save_if_due": "jdist.worker.saving.points",
+    "save_if_due": "jdist.worker.session.points",
     "Trace": "jdist.client.trace.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
 }

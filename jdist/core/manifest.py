@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from jdist.core.errors import UsageError
 
-FORMAT = 1  # Raised when an older jdist could not load what a newer one writes.
+FORMAT = 2  # Raised when one of two versions of jdist could not load what the other writes.
 MANIFEST = "manifest.json"
 
 Held = Literal["equal on all ranks", "sharded", "by rank"]
@@ -59,10 +59,10 @@ def read_manifest(data: bytes, where: str) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as e:
         raise UsageError(f"{where} is not a manifest of a saved session: {e}") from e
-    if manifest.format > FORMAT:
-        raise UsageError(
-            f"{where} was written by jdist {manifest.versions.get('jdist', '?')}, which is newer than this"
-        )
+    if manifest.format != FORMAT:
+        age = "newer" if manifest.format > FORMAT else "older"
+        writer = f"jdist {manifest.versions.get('jdist', '?')} with format {manifest.format}"
+        raise UsageError(f"{where} was written by {writer}, which is {age} than format {FORMAT} of this one")
     if not 1 <= manifest.world_size == len(manifest.hosts):
         hosts = f"{manifest.world_size} ranks on {len(manifest.hosts)} hosts"
         raise UsageError(f"{where} has been changed: it names {hosts}, one for each rank")

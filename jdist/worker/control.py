@@ -48,16 +48,15 @@ from jdist.worker.ending import Ending
 from jdist.worker.escalation import InterruptPolicy, free_main_thread
 from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
-from jdist.worker.handover.names import NamesHandover
-from jdist.worker.handover.save import users_values
 from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.profile import step_mark
 from jdist.worker.profile.cell_profiler import CellProfiler
 from jdist.worker.queries import QueryHandler
-from jdist.worker.saving import process as saving
-from jdist.worker.saving.points import SavePoints
-from jdist.worker.saving.process import SavingRank
+from jdist.worker.session import points as saving
+from jdist.worker.session.handover import NamesHandover
+from jdist.worker.session.points import SavePoints, SavingRank
+from jdist.worker.session.to_memory import users_values
 
 _log = logging.getLogger("jdist.worker")
 
@@ -178,7 +177,7 @@ class ControlThread:
 
     def _save_at(self, at: SaveAt) -> None:
         if at.options is not None:
-            from jdist.worker.saving.save import save  # only here: it imports much
+            from jdist.worker.session.to_folder import save  # only here: it imports much
 
             save(at.options.directory, at.options.names, at.save, at.options.keep, self._namespace)
 
@@ -227,7 +226,7 @@ class ControlThread:
     def _handle_keep_autosave(self, keep: KeepAutosave) -> None:
         signals.outlive(wanted=keep.options is not None)
         if keep.options is not None:  # what a save needs is imported before a loop would wait for that
-            self._spawn(importlib.import_module, "jdist.worker.saving.save")
+            self._spawn(importlib.import_module, "jdist.worker.session.to_folder")
 
     def _handle_abort_run(self, abort: AbortRun) -> None:
         self._send(InterruptHeard(self._worker))

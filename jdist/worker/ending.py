@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Self
 
 from jdist.worker.cells.imports import is_users_file, users_modules
 from jdist.worker.compat.exit import join_threads, run_exit_functions
-from jdist.worker.handover.crash import SIGNALS
+from jdist.worker.session.crash import SIGNALS
 
 _SENT = 0.2  # Seconds for the last message to leave.
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)

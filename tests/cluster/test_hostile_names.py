@@ -24,7 +24,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_the_other_names_are_kept(fresh_cluster: Start, kind: str) -> None:
     own = fresh_cluster(2, form_timeout=60.0)
-    own.run("from jdist.worker.handover import attempt; attempt._LONGEST = 6.0; del attempt")
+    own.run("from jdist.worker.session import to_memory; to_memory._LONGEST = 6.0; del to_memory")
     own.run("before, kept = torch.arange(3.0), rank + 1")
     own.run(
         f"class Hostile:\n    def __init__(self): self.x = 1\n    {HOSTILE[kind]}\nhostile, after = Hostile(), [rank]"

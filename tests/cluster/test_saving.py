@@ -237,7 +237,7 @@ def test_a_folder_that_cannot_be_used_is_named_and_nothing_is_lost(cluster: jdis
 
 HELD_UP = """
 import threading
-from jdist.worker.saving import folder
+from jdist.worker.session import folder
 go_on, write = threading.Event(), folder.write
 def held_up(*args):
     go_on.wait(60)

@@ -50,7 +50,7 @@ def own(run_traces: Traces) -> Iterator[jdist.Cluster]:
 
 FULL = """
 import errno
-from jdist.worker.saving import folder
+from jdist.worker.session import folder
 write = folder.write
 def no_room(path, data):
     folder.write = write
@@ -70,7 +70,7 @@ def test_a_full_disk_leaves_nothing_of_the_save(own: jdist.Cluster, tmp_path: Pa
 
 def test_a_rank_that_dies_leaves_nothing_of_the_save(run_traces: Traces, tmp_path: Path) -> None:
     with jdist.start(2, backend="gloo", name="dying", timeout=60, idle_timeout=60) as cluster:
-        held_up = "import threading\nfrom jdist.worker.saving import folder\n"
+        held_up = "import threading\nfrom jdist.worker.session import folder\n"
         cluster.run(f"{held_up}x = 1\nif rank: folder.write = lambda *_: threading.Event().wait()")
         cluster.save(tmp_path / "d", "x", background=True)
         assert eventually(lambda: list((tmp_path / "d").iterdir()))
@@ -118,8 +118,8 @@ def test_a_damaged_save_is_named_by_its_file_and_changes_nothing(own: jdist.Clus
     own.run("kept = rank + 1")
 
 
-ANOTHER_PYTHON = "from jdist.worker.saving import saved_code; saved_code._VERSION = (3, 99)"
-THIS_PYTHON = "import sys; saved_code._VERSION = sys.version_info[:2]"
+ANOTHER_PYTHON = "from jdist.worker.session import saved_pickler; saved_pickler._VERSION = (3, 99)"
+THIS_PYTHON = "import sys; saved_pickler._VERSION = sys.version_info[:2]"
 
 
 def test_functions_that_another_python_has_saved_are_compiled_from_their_source(

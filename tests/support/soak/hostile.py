@@ -73,4 +73,4 @@ KINDS: dict[str, Hostile] = {
     }.items()
 }
 
-SETUP = "import jdist\nfrom jdist.worker.handover import attempt as _attempt; _attempt._LONGEST = 12.0; del _attempt"
+SETUP = "import jdist\nfrom jdist.worker.session import to_memory as _attempt; _attempt._LONGEST = 12.0; del _attempt"

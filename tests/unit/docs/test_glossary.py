@@ -53,7 +53,7 @@ PLAIN = set(
     announced may autosave autosaver keep prepare context finish omission plain point rank sharded sharding survey unit
     awake wakeful selector acceptor clock give late loaded loop past ended slow
     conflict
-    aside buffer carry ddp index kind load memory rebuild refusal write
+    to from aside buffer carry ddp index kind load memory rebuild refusal write
     attaching batch module signal signals
     folded installed standard traceback
     ansi api chrome cli comm cuda dist fd forkserver gitignore gloo gpu html hub iopub ipykernel jdist json

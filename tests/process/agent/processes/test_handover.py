@@ -20,7 +20,7 @@ from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, RequestNames, SavingNames, WorkerFails
 from jdist.wire.values.frames import Unpacker, pack
-from jdist.worker.handover.crash import connect
+from jdist.worker.session.crash import connect
 
 DEADLINE = 30.0
 TEXT = b"Fatal Python error: Aborted\n"

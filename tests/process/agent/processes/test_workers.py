@@ -55,7 +55,7 @@ from jdist.core.settings import WorkerSpec
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.sockets import Port, dial_ipc, new_context
 from jdist.wire.values.frames import Unpacker, pack
-from jdist.worker.handover.crash import connect
+from jdist.worker.session.crash import connect
 
 DEADLINE = 30.0
 WELCOME = Welcome("here", 0, 1, 2, 0, 60.0, 0.0, 100, False)

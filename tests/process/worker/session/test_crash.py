@@ -13,7 +13,7 @@ import pytest
 DEADLINE = 60.0
 BEGIN = """
 import ctypes, os, signal, socket, sys, threading, time
-from jdist.worker.handover.crash import CrashHandler
+from jdist.worker.session.crash import CrashHandler
 libc = ctypes.CDLL(None)
 told = os.fdopen(os.dup(1), "w")
 

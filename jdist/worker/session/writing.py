@@ -1,11 +1,22 @@
-"""The plan of a save: which rank writes which entry of the checkpoint, and what its key is. Made by rank 0.
+"""Plan which rank writes which entry of the checkpoint, and write it in the background.
 
-The plan is made and written by the public parts of torch.distributed.checkpoint, a planner and a file writer. The
-ranks meet only while it is made; each then writes by itself, also while the next cell runs.
+Rank 0 makes the plan. It is made and written by the public parts of torch.distributed.checkpoint, a planner and a file
+writer. The ranks meet only while it is made; each then writes by itself, also while the next cell runs. The rank that
+is done last completes the save.
+
+States of a save on a rank: *writing* → *written* (its part's file is there) → on one rank *completing* → over. Only
+the thread of the save changes them. The controller gives a save up when the first rank reports that it has failed, or
+when one has died; each rank then removes the folder, which has no name yet, so that the others fail as well. No rank
+does so by itself, since failures that only follow from that could be heard of first. Older saves are untouched.
 """
 
+import logging
+import os
+import pickle
 import threading
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +26,13 @@ from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan
 
-from jdist.core.errors import UsageError
+from jdist.core.errors import UsageError, describe_error
+from jdist.core.manifest import MANIFEST, Manifest
+from jdist.core.messages.saving import PartSaved, SaveStarted
 from jdist.core.ranks import RankSet
-from jdist.worker.saving import exchange
-from jdist.worker.saving.objects.entries import Entry
+from jdist.worker.session import exchange, folder
+from jdist.worker.session.entries import Entry
+from jdist.worker.session.points import SavingRank
 
 _LONGEST = 600.0  # Seconds for one copy to be made.
 
@@ -108,3 +122,82 @@ def key_of(entry: Entry, rank: int, is_equal: bool, mesh_ranks: tuple[int, ...],
     if entry.mesh >= 0:
         return entry.label if len(mesh_ranks) == world_size else f"ranks {RankSet(mesh_ranks)}/{entry.label}"
     return entry.label if is_equal else f"rank {rank}/{entry.label}"
+
+
+_log = logging.getLogger("jdist.worker")
+
+_present: list["BackgroundSave"] = []
+
+
+def refuse_second() -> str:
+    """Why no save can begin now; "" if one can."""
+    return f"{_present[0].final} is still being written" if _present else ""
+
+
+@dataclass(frozen=True)
+class PlannedSave:
+    """One rank's part of a save, copied and planned."""
+
+    save: str  # Its id.
+    rank: int
+    writing: Path  # The folder that is written, and what it is probably called in the end.
+    final: Path
+    held: int  # The descriptor by which this rank holds the folder.
+    tensors: TensorWriter
+    files: dict[str, bytes]
+    manifest: Manifest
+    keep: int
+    began: float
+
+
+class BackgroundSave:
+    """The writing of one save by one rank."""
+
+    def __init__(self, rank: SavingRank, planned: PlannedSave) -> None:
+        self._rank = rank
+        self._planned = planned
+        self.final = planned.final
+
+    def start(self) -> None:
+        planned = self._planned
+        _present.append(self)
+        self._rank.give_up = self._give_up
+        self._rank.send(SaveStarted(self._rank.worker, planned.save, planned.manifest.world_size))
+        threading.Thread(target=self._run, name="jdist-save", daemon=True).start()
+
+    def _run(self) -> None:
+        planned, error, is_complete = self._planned, "", False
+        try:
+            is_complete = self._write()
+        except BaseException as e:  # a full disk, a folder that was removed
+            _log.info("save %s failed", planned.save, exc_info=True)
+            error = describe_error(e)
+        finally:
+            _present.remove(self)
+            os.close(planned.held)
+        nbytes = planned.tensors.nbytes if is_complete else 0
+        named = str(self.final) if is_complete else ""
+        seconds = time.monotonic() - planned.began
+        self._rank.send(PartSaved(self._rank.worker, planned.save, error, nbytes, seconds, named))
+
+    def _write(self) -> bool:
+        """Write this rank's part; whether that has completed the save."""
+        planned = self._planned
+        results = planned.tensors.write()
+        for name, data in planned.files.items():
+            folder.write(planned.writing / name, data)
+        own = planned.writing / folder.part_file(planned.rank)
+        folder.write(own.with_suffix(".new"), pickle.dumps(results))
+        own.with_suffix(".new").rename(own)
+        parts = [planned.writing / folder.part_file(rank) for rank in range(planned.manifest.world_size)]
+        if not all(part.exists() for part in parts) or not folder.is_first_to_complete(planned.writing):
+            return False
+        # Ranks of this cluster have written them, into a folder of the user's own.
+        planned.tensors.finish([pickle.loads(part.read_bytes()) for part in parts])  # noqa: S301
+        folder.write(planned.writing / MANIFEST, planned.manifest.write())
+        self.final = folder.commit(planned.writing, planned.keep)
+        return True
+
+    def _give_up(self, save: str) -> None:
+        if save == self._planned.save:
+            folder.discard(self._planned.writing)

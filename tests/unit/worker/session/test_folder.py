@@ -10,7 +10,7 @@ import pytest
 
 from jdist.core.errors import UsageError
 from jdist.core.manifest import MANIFEST
-from jdist.worker.saving import folder
+from jdist.worker.session import folder
 
 
 def complete(directory: Path, save: str, keep: int = 2) -> Path:

@@ -14,7 +14,7 @@ import jdist
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.saving import PartSaved, PrepareSave, SaveAt, SaveOptions, SavePoint, SaveStarted
-from jdist.worker.saving.points import SavePoints
+from jdist.worker.session.points import SavePoints
 
 OPTIONS = SaveOptions("/d")
 SOON = 10.0
@@ -117,7 +117,7 @@ def test_a_save_that_cannot_begin_is_reported_and_the_cell_goes_on() -> None:
 
 
 def test_a_rank_that_hears_of_its_call_too_late_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jdist.worker.saving.points._LONGEST_HOLD", 0.0)
+    monkeypatch.setattr("jdist.worker.session.points._LONGEST_HOLD", 0.0)
     rank = Rank()
     rank.call(2)
     rank.prepare()

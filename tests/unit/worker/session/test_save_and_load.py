@@ -17,12 +17,12 @@ import torch
 
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.groups import CarriedNames
-from jdist.worker.handover import attempt, memory, save, session
-from jdist.worker.handover import load as load_module
-from jdist.worker.handover.load import load
-from jdist.worker.handover.memory import NamesReader, NamesWriter
-from jdist.worker.handover.rebuild import LostValue
-from jdist.worker.handover.save import Save
+from jdist.worker.session import from_memory as load_module
+from jdist.worker.session import memory, state, to_memory
+from jdist.worker.session.from_memory import load
+from jdist.worker.session.memory import NamesReader, NamesWriter
+from jdist.worker.session.rebuild import LostValue
+from jdist.worker.session.to_memory import Save
 
 Carry = Callable[..., tuple[dict[str, Any], CarriedNames]]
 
@@ -50,7 +50,7 @@ def carry() -> Iterator[Carry]:
         before.user_ns_hidden.update(names)
         exec(compile(code, "<cell>", "exec"), names)
         before.user_ns_hidden["__builtins__"] = names["__builtins__"]
-        kept = session.take(before, names, {}) if with_session else {}
+        kept = state.take(before, names, {}) if with_session else {}
         fd, nbytes = Save(names, before.user_ns_hidden, kept, own.__contains__, lambda: None).write()
         fds.append(fd)
         after = shell({"__name__": "__main__", "torch": torch, "In": [""], "Out": {}})
@@ -285,7 +285,7 @@ Out[1] = torch.ones(2)
 
 
 def test_without_memory_the_largest_name_is_left_out(carry: Carry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(save, "free_memory", lambda: 100_000)
+    monkeypatch.setattr(to_memory, "free_memory", lambda: 100_000)
     names, report = carry("small, large = torch.ones(10), torch.ones(1_000_000)")
     assert dict(report.lost) == {"large": "4.0 MB, and 100 kB of memory were free to save it in"}
     assert names["small"].numel() == 10
@@ -342,8 +342,8 @@ kept = [torch.ones(3)]
 
 
 def test_a_gpu_that_hangs_is_waited_for_once(carry: Carry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt, "_PATIENCE", 0.2)
-    monkeypatch.setattr(attempt, "_LOOK", 0.05)
+    monkeypatch.setattr(to_memory, "_PATIENCE", 0.2)
+    monkeypatch.setattr(to_memory, "_LOOK", 0.05)
     zeros, is_over = torch.zeros, threading.Event()
 
     def hanging(*size: int, device: torch.device) -> torch.Tensor:

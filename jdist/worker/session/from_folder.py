@@ -24,17 +24,16 @@ from torch.distributed.checkpoint.api import CheckpointException
 from jdist.core.errors import UsageError, describe_error, nearest
 from jdist.core.manifest import MANIFEST, LoadReport, Manifest, Omission, read_manifest
 from jdist.core.ranks import describe_ranks
-from jdist.worker.handover import rebuild as handover
-from jdist.worker.handover import session
-from jdist.worker.handover.rebuild import LostValue
-from jdist.worker.handover.save import SESSION
-from jdist.worker.saving import exchange, folder, rebuild
-from jdist.worker.saving.objects.entries import allocate, placed
-from jdist.worker.saving.objects.meshes import make_groups, make_meshes
-from jdist.worker.saving.objects.sets import SetUnpickler
-from jdist.worker.saving.objects.units import Unit
-from jdist.worker.saving.process import SavingRank, this_rank
-from jdist.worker.saving.save import RankNames
+from jdist.worker.session import exchange, folder, rebuild_saved, state
+from jdist.worker.session import rebuild as handover
+from jdist.worker.session.entries import allocate, placed
+from jdist.worker.session.points import SavingRank, this_rank
+from jdist.worker.session.rebuild import LostValue
+from jdist.worker.session.saved_pickler import SetUnpickler
+from jdist.worker.session.sharding import make_groups, make_meshes
+from jdist.worker.session.to_folder import RankNames
+from jdist.worker.session.to_memory import SESSION
+from jdist.worker.session.units import Unit
 
 _OF_CELLS = {f"{SESSION}files", f"{SESSION}sources"}  # With them, errors in functions show the lines of their cells.
 
@@ -103,7 +102,7 @@ def _load(saved: _OpenSave, names: tuple[str, ...], sources: dict[int, int], nam
     this, manifest = this_rank(), saved.manifest
     source, decisions = exchange.agreed(lambda: _choose(saved, names, sources))
     tables = source.names
-    session.reserve_hooks(tables.next_hook)
+    state.reserve_hooks(tables.next_hook)
     own_mesh = namespace.get("mesh") if this.is_own_name("mesh") else None
     wanted = {number: ", ".join(unit.names) for unit in source.units for number in unit.meshes}
     meshes, made = exchange.agreed(lambda: make_meshes(tables.meshes, wanted, manifest.world_size, own_mesh))
@@ -212,7 +211,7 @@ def _unpickle(
     """The values by name, and why others could not be loaded."""
     values: dict[str, Any] = {}
     failed: dict[str, str] = {}
-    with handover.loading(namespace, _no_buffers), rebuild.loading(entries, *tables), warnings.catch_warnings():
+    with handover.loading(namespace, _no_buffers), rebuild_saved.loading(entries, *tables), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they were shown when the values were made
         for unit in source.units:
             unpickler = SetUnpickler(io.BytesIO(unit.pickle))  # a folder of the user's own
@@ -237,6 +236,6 @@ def _bind(values: Mapping[str, Any], this: SavingRank, namespace: dict[str, Any]
     """Bind the names, and put the session's other state in place."""
     for name, value in values.items():
         if name.startswith(SESSION):
-            session.restore(this.shell, name.removeprefix(SESSION), value, {})
+            state.restore(this.shell, name.removeprefix(SESSION), value, {})
         else:
             namespace[name] = value

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from jdist.core.messages.saving import PartSaved
-from jdist.worker.saving import folder
-from jdist.worker.saving.process import SavingRank
-from jdist.worker.saving.writing import BackgroundSave, PlannedSave
+from jdist.worker.session import folder
+from jdist.worker.session.points import SavingRank
+from jdist.worker.session.writing import BackgroundSave, PlannedSave
 from support.waits import eventually
 
 

@@ -13,10 +13,10 @@ from types import FrameType
 from typing import Any
 
 from jdist.core.messages.groups import CarriedNames
-from jdist.worker.handover import session
-from jdist.worker.handover.memory import NamesReader
-from jdist.worker.handover.rebuild import LostValue, loading
-from jdist.worker.handover.save import SESSION
+from jdist.worker.session import state
+from jdist.worker.session.memory import NamesReader
+from jdist.worker.session.rebuild import LostValue, loading
+from jdist.worker.session.to_memory import SESSION
 
 _log = logging.getLogger("jdist.worker")
 
@@ -147,7 +147,7 @@ def load(reader: NamesReader, shell: Any, environment: Mapping[str, str]) -> Car
 def _restore(shell: Any, key: str, value: Any, environment: Mapping[str, str]) -> None:
     number = key.removeprefix("out ")
     if number == key:
-        session.restore(shell, key, value, environment)
+        state.restore(shell, key, value, environment)
     elif type(value) is not LostValue:
         names = shell.user_ns
         names["Out"][int(number)] = value

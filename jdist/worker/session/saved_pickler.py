@@ -1,35 +1,200 @@
 """The picklers of a save: as that of a handover, but for another process, another day and another number of ranks.
 
 Tensors become entries (see entries.py), groups and meshes numbers in a table, FSDP2 modules their plain modules. What
-depends on this process alone (the files of cells, the ids of classes) is replaced, so that equal values have equal
-pickles on all ranks.
+depends on this process alone is replaced, so that equal values have equal pickles on all ranks:
+
+- The files of cells, and the ids of classes.
+- Hooks of modules: torch numbers them by a counter of the process. In a save, the hooks of a unit are numbered in the
+  order in which they are met.
+- Sets, which are pickled in sorted order, because the order in which Python iterates a set differs between processes.
+  The C pickler asks for an object's persistent id before anything else, and only there a set can be intercepted.
+
+The code of functions is saved as bytecode for the Python that wrote it, and as source for any other: bytecode is
+different in each minor version of Python, and running that of another one crashes the process.
 """
 
+import ast
+import copyreg
+import functools
 import io
+import linecache
 import logging
+import pickle
 import re
+import sys
 import types
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
+from types import CodeType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
+from jdist.core.errors import UsageError
 from jdist.wire.values import arrays
+from jdist.wire.values.objects import make_code, reduce_code
 from jdist.worker.compat.sharding import placement_text, without_fsdp
 from jdist.worker.compat.torch import storage_id
 from jdist.worker.groups import rebind
-from jdist.worker.handover.pickler import NamesPickler
-from jdist.worker.saving import rebuild, saved_code
-from jdist.worker.saving.objects.entries import Entries
-from jdist.worker.saving.objects.hooks import HookNumbers
-from jdist.worker.saving.objects.meshes import MeshTable
-from jdist.worker.saving.objects.sets import SortedSets
-from jdist.worker.saving.objects.sharded import ShardedRoots
+from jdist.worker.session import rebuild_saved
+from jdist.worker.session.entries import Entries
+from jdist.worker.session.names_pickler import NamesPickler
+from jdist.worker.session.sharding import MeshTable, ShardedRoots
+
+_ATTRIBUTES = frozenset(name for name, value in vars(nn.Module()).items() if type(value) is OrderedDict)
+
+
+class HookNumbers:
+    """The numbers of one unit's hooks."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._hooks: dict[int, OrderedDict[int, Any]] = {}  # Dicts of hooks by their id; held, so that it stays theirs.
+
+    def note(self, attributes: Mapping[str, Any]) -> None:
+        """Attributes of a module, among them its dicts of hooks."""
+        self._hooks.update((id(value), value) for name, value in attributes.items() if name in _ATTRIBUTES)
+
+    def reduce(self, obj: Any) -> Any:
+        """How a dict of hooks, or a handle of one, is pickled; None for anything else."""
+        if type(obj) is OrderedDict and id(obj) in self._hooks:
+            return OrderedDict, (), None, None, iter([(self._number(key), hook) for key, hook in obj.items()])
+        if type(obj) is RemovableHandle:
+            hooks, number, flags = obj.__getstate__()
+            self._hooks.update((id(each), each) for each in (hooks, *flags) if each is not None)
+            state = (hooks, self._number(number), flags)
+            return copyreg.__newobj__, (RemovableHandle,), state  # type: ignore[attr-defined]
+        return None
+
+    def _number(self, hook: int) -> int:
+        return self._numbers.setdefault(hook, len(self._numbers))
+
+
+_COMPARABLE = (str, bytes, int)  # Types whose values can be sorted.
+_PRINTED = (bool, float, complex, type(None), torch.dtype, torch.device)  # Types whose values are sorted by their repr.
+
+
+class SortedSets:
+    """The sets that one pickler has met."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._sets: list[Any] = []  # Held, so that their ids stay theirs.
+
+    def persistent_id(self, obj: Any) -> Any:
+        """What stands for the set: its number, where it first occurs with its type and elements.
+
+        None for anything else, including sets with elements that cannot be sorted the same way in every process.
+        """
+        if type(obj) not in (set, frozenset):
+            return None
+        if id(obj) in self._numbers:
+            return self._numbers[id(obj)], None, ()
+        if len(obj) < 2 or (elements := _sorted(obj)) is None:
+            return None
+        number = self._numbers[id(obj)] = len(self._sets)
+        self._sets.append(obj)
+        return number, type(obj), elements
+
+
+def _sorted(elements: Collection[Any]) -> tuple[Any, ...] | None:
+    if any(all(type(each) is kind for each in elements) for kind in _COMPARABLE):
+        return tuple(sorted(elements))
+    try:
+        return tuple(sorted(elements, key=_key))
+    except TypeError:
+        return None
+
+
+def _key(element: Any) -> tuple[Any, ...]:
+    """A sort key that also works for elements of different types. Raises TypeError for types that have none."""
+    kind = type(element)
+    of = kind.__qualname__
+    if kind in _COMPARABLE:
+        return of, element
+    if kind in _PRINTED:
+        return of, repr(element)
+    if kind is tuple:
+        return of, tuple(map(_key, element))
+    if kind is frozenset:
+        return of, tuple(sorted(map(_key, element)))
+    if isinstance(element, Enum):
+        return f"{kind.__module__}.{of}", element.name
+    if isinstance(element, type):
+        return "type", f"{element.__module__}.{element.__qualname__}"
+    raise TypeError(f"elements of type {of} cannot be sorted")
+
+
+class SetUnpickler(pickle.Unpickler):
+    """Reads what a pickler with :class:`SortedSets` has written."""
+
+    def __init__(self, file: Any):
+        super().__init__(file)
+        self._sets: dict[int, Any] = {}
+
+    def persistent_load(self, pid: Any) -> Any:
+        number, kind, elements = pid
+        if kind is not None:
+            self._sets[number] = kind(elements)
+        return self._sets[number]
+
+
+_VERSION = sys.version_info[:2]
+_INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")  # Functions in Python 3.11; later a part of those around them.
+
+_Place = tuple[str, int, tuple[str, ...]]  # A function's qualified name, first line and arguments.
+
+
+def reduce(code: CodeType, filename: str) -> Any:
+    """What the reducer of a pickler returns for a code object, whose file is to be called ``filename``."""
+    source = "".join(linecache.getlines(code.co_filename))
+    _, args = reduce_code(code.replace(co_filename=filename))
+    return make, (_VERSION, sys.intern(source), _place_of(code), args)
+
+
+def make(version: tuple[int, int], source: str, place: _Place, args: tuple[Any, ...]) -> CodeType | None:
+    """The code object; called as it is unpickled. Raises UsageError if it cannot be had in this Python."""
+    if version == _VERSION:
+        return make_code(*args)
+    name, line, _ = place
+    try:
+        found = [code for code in _compiled(source, args[2]) if _place_of(code) == place]
+    except (SyntaxError, ValueError):
+        found = []
+    if len(found) == 1:
+        return found[0]
+    if name.endswith(_INLINED):
+        return None
+    wrote, here = ".".join(map(str, version)), ".".join(map(str, _VERSION))
+    why = f"line {line} has {len(found)} such functions" if found else "its source was not saved"
+    raise UsageError(f"{name} is code of Python {wrote}, which Python {here} cannot run, and {why}")
+
+
+def _place_of(code: CodeType) -> _Place:
+    return code.co_qualname, code.co_firstlineno, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(source: str, filename: str) -> tuple[CodeType, ...]:
+    """The functions in a source."""
+    code = compile(source, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return tuple(_within(code))
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield const
+            yield from _within(const)
+
 
 # Objects of these kinds may be shared by names that have nothing to do with each other.
 _WITHOUT_IDENTITY = (
@@ -56,13 +221,13 @@ class _SessionPickler(NamesPickler):
         if isinstance(obj, torch.device):
             return super()._reduce(obj)
         if isinstance(obj, DeviceMesh):
-            return rebuild.mesh, (self._meshes.number(obj),)
+            return rebuild_saved.mesh, (self._meshes.number(obj),)
         if isinstance(obj, dist.ProcessGroup):
-            return rebuild.group, (self._meshes.group_number(obj),)
+            return rebuild_saved.group, (self._meshes.group_number(obj),)
         if isinstance(obj, DistributedDataParallel):
             return _ddp(obj)
         if isinstance(obj, types.CodeType):
-            return saved_code.reduce(obj, cell_file(obj.co_filename))
+            return reduce(obj, cell_file(obj.co_filename))
         if isinstance(obj, torch.nn.Module) and (reduced := self._module(obj)) is not None:
             return reduced
         return super()._reduce(obj)
@@ -112,11 +277,11 @@ class Survey(_SessionPickler):
         else:
             self._note_memory(tensor.untyped_storage(), tensor)
         grad = tensor.grad if tensor.is_leaf else None
-        return rebuild.nothing, (), (grad, _attributes(tensor))
+        return rebuild_saved.nothing, (), (grad, _attributes(tensor))
 
     def _storage(self, obj: torch.UntypedStorage) -> Any:
         self._note_memory(obj, obj)
-        return rebuild.nothing, ()
+        return rebuild_saved.nothing, ()
 
     def _note_memory(self, storage: torch.UntypedStorage, user: object) -> None:
         key = storage_id(storage)
@@ -127,7 +292,7 @@ class Survey(_SessionPickler):
         if not isinstance(module, FSDPModule):
             return None
         self.sharded.append(module)
-        return rebuild.nothing, (), without_fsdp(module.__dict__)
+        return rebuild_saved.nothing, (), without_fsdp(module.__dict__)
 
 
 class UnitPickler(_SessionPickler):
@@ -175,17 +340,19 @@ class UnitPickler(_SessionPickler):
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, torch.nn.Parameter) and (place := self._roots.place(tensor)) is not None:
-            return rebuild.sharded_parameter, place
+            return rebuild_saved.sharded_parameter, place
         if not isinstance(tensor, DTensor):
             if not _is_plain(tensor) or storage_id(tensor.untyped_storage()) in self._shared:
                 return self._by_memory(tensor)
             self._check_device(tensor.device)
         wanted = self._labels.get(id(tensor)) or f"{self.name}.tensor"
         kind = torch.nn.Parameter if isinstance(tensor, torch.nn.Parameter) else torch.Tensor
-        made = rebuild.tensor, (self._take(wanted, tensor), kind, tensor.requires_grad and tensor.is_leaf)
+        made = rebuild_saved.tensor, (self._take(wanted, tensor), kind, tensor.requires_grad and tensor.is_leaf)
         grad = tensor.grad if tensor.is_leaf else None
         attributes = _attributes(tensor)
-        return (*made, (grad, attributes), None, None, rebuild.complete) if grad is not None or attributes else made
+        return (
+            (*made, (grad, attributes), None, None, rebuild_saved.complete) if grad is not None or attributes else made
+        )
 
     def _take(self, wanted: str, tensor: torch.Tensor) -> str:
         label = self._entries.add(wanted, tensor)
@@ -200,7 +367,7 @@ class UnitPickler(_SessionPickler):
         if key not in self._memories:
             self._memories[key] = self._entries.add_memory(f"{self.name}.memory", obj)
             self.labels_used.append(self._memories[key])
-        return rebuild.memory, (self._memories[key],)
+        return rebuild_saved.memory, (self._memories[key],)
 
     def _module(self, module: torch.nn.Module) -> Any:
         if not self._roots.is_part(module):
@@ -211,7 +378,7 @@ class UnitPickler(_SessionPickler):
         for name, parameter in self._roots.parameters(module).items():
             shards[name] = self._take(f"{self._labels.get(id(module), self.name)}.{name}", parameter)
         calls = self._roots.calls(module)
-        return rebuild.sharded_module, (_Plain(module), calls, shards)
+        return rebuild_saved.sharded_module, (_Plain(module), calls, shards)
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is _Plain:
@@ -221,7 +388,7 @@ class UnitPickler(_SessionPickler):
     def _plain(self, module: torch.nn.Module) -> Any:
         kind, state = self._roots.plain(module)
         self._hooks.note(state)
-        return rebuild.plain_module, (kind,), state, None, None, rebuild.fill_module
+        return rebuild_saved.plain_module, (kind,), state, None, None, rebuild_saved.fill_module
 
 
 class _Plain:
@@ -274,4 +441,4 @@ def _ddp(wrapped: Any) -> Any:
     if rebind.is_special_ddp(wrapped):
         raise TypeError("it has a communication hook or mixed precision of DDP's own")
     options = {k: v for k, v in rebind.ddp_options(wrapped).items() if k != "process_group"}
-    return rebuild.wrapped_in_ddp, (wrapped.module, options, wrapped.process_group, wrapped.training)
+    return rebuild_saved.wrapped_in_ddp, (wrapped.module, options, wrapped.process_group, wrapped.training)

@@ -10,10 +10,10 @@ SOURCE = """
 import sys
 numbers_as_given = sys.argv[1] == "1"
 import enum, io, torch
-from jdist.worker.saving.objects.entries import Entries
-from jdist.worker.saving.objects.meshes import MeshTable
-from jdist.worker.saving.objects.sets import SetUnpickler
-from jdist.worker.saving.objects.units import Collection
+from jdist.worker.session.entries import Entries
+from jdist.worker.session.sharding import MeshTable
+from jdist.worker.session.saved_pickler import SetUnpickler
+from jdist.worker.session.units import Collection
 
 class Phase(enum.Enum):
     WARM, STEADY, LAST = range(3)
@@ -34,7 +34,7 @@ print(unit.names, unit.pickle.hex())
 print([*model.names], [*model.numbers])
 """
 ROUND_TRIP = """
-from jdist.worker.saving import rebuild
+from jdist.worker.session import rebuild_saved as rebuild
 entries = Entries(torch.device("cpu"), meshes)
 with rebuild.loading(collection._entries.tensors, {}, ()):
     unpickler = SetUnpickler(io.BytesIO(unit.pickle))

@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from jdist.core.errors import UsageError
 from jdist.core.quantities import format_bytes
 from jdist.worker.compat.sharding import local_shape, placement_of, placement_text
-from jdist.worker.handover.memory import free_memory
-from jdist.worker.saving.objects.meshes import MeshTable
+from jdist.worker.session.memory import free_memory
+from jdist.worker.session.sharding import MeshTable
 from jdist.worker.variables.digests import digests
 
 _HASHING = 4  # Threads, at most, that compute digests.

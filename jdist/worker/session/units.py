@@ -9,13 +9,12 @@ import torch
 from msgspec import Struct
 from torch.nn.parallel import DistributedDataParallel
 
-from jdist.worker.handover.pickler import NotCarried
-from jdist.worker.handover.rebuild import LostValue
-from jdist.worker.handover.save import path_to, reason_for
-from jdist.worker.saving.objects.entries import Entries, Entry
-from jdist.worker.saving.objects.meshes import MeshTable
-from jdist.worker.saving.objects.pickler import ClassIds, Survey, UnitPickler
-from jdist.worker.saving.objects.sharded import ShardedRoots
+from jdist.worker.session.entries import Entries, Entry
+from jdist.worker.session.names_pickler import NotCarried
+from jdist.worker.session.rebuild import LostValue
+from jdist.worker.session.saved_pickler import ClassIds, Survey, UnitPickler
+from jdist.worker.session.sharding import MeshTable, ShardedRoots
+from jdist.worker.session.to_memory import path_to, reason_for
 
 
 class Unit(Struct, frozen=True):

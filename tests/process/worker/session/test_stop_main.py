@@ -11,8 +11,8 @@ import pytest
 DEADLINE = 60.0
 BEGIN = """
 import ctypes, os, signal, socket, sys, threading, time
-from jdist.worker.handover.crash import CrashHandler
-from jdist.worker.handover.stop_main import stop_main_thread
+from jdist.worker.session.crash import CrashHandler
+from jdist.worker.session.handover import stop_main_thread
 libc = ctypes.CDLL(None)
 told = os.fdopen(os.dup(1), "w")
 count, begun = 0, threading.Event()

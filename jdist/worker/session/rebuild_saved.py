@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from jdist.worker.groups import rebind
-from jdist.worker.handover.rebuild import LostValue
-from jdist.worker.saving.objects import sharded
+from jdist.worker.session import sharding
+from jdist.worker.session.rebuild import LostValue
 
 
 class _LoadContext(threading.local):
@@ -84,10 +84,10 @@ def fill_module(module: nn.Module, state: dict[str, Any]) -> None:
     module.__dict__.update(state)
 
 
-def sharded_module(plain: nn.Module, calls: list[sharded.ShardingCall], shards: dict[str, str]) -> nn.Module:
+def sharded_module(plain: nn.Module, calls: list[sharding.ShardingCall], shards: dict[str, str]) -> nn.Module:
     """A module sharded by fully_shard as it was; ``shards`` are the labels of its parameters, by name."""
     loaded = {name: _now.entries[label] for name, label in shards.items()}
-    return sharded.shard(plain, calls, loaded)
+    return sharding.shard(plain, calls, loaded)
 
 
 def sharded_parameter(root: nn.Module, name: str) -> nn.Parameter:

@@ -3,15 +3,53 @@
 A rank is *free*, *held* (PrepareSave has come: it has told its number of calls and makes no further one) or *bound*
 (SaveAt has come: it saves at the call of that number). PrepareSave and SaveAt come on the control thread, calls on the
 thread of the cell; a lock guards all. A rank that is held for too long goes free.
+
+:func:`this_rank` is what this process contributes to saving and loading; it is connected when the rank starts.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.saving import PartSaved, PrepareSave, SaveAt, SavePoint, SaveStarted
+
+
+@dataclass
+class SavingRank:
+    """A rank's own parts. ``send`` sends a message to its agent, from any thread."""
+
+    worker: int
+    shell: Any
+    is_own_name: Callable[[str], bool]
+    named_groups: Callable[[], tuple[dict[str, tuple[int, ...]], tuple[tuple[str, ...], tuple[int, ...]] | None]]
+    send: Callable[[Message], None]
+    give_up: Callable[[str], None] = lambda _save: None  # Removes what has been written of a save.
+    setup: dict[str, None] = field(default_factory=dict)  # Setup cells that were run here, oldest first.
+
+    def remember_setup(self, code: str) -> None:
+        """A setup cell runs here; one that runs again becomes the newest."""
+        self.setup.pop(code, None)
+        self.setup[code] = None
+
+
+_rank: list[SavingRank] = []
+
+
+def connect(rank: SavingRank) -> None:
+    """This process is that rank."""
+    _rank[:] = [rank]
+
+
+def this_rank() -> SavingRank:
+    """Raises UsageError in a process that is no rank."""
+    if not _rank:
+        raise UsageError("sessions are saved and loaded on ranks; this process is none")
+    return _rank[0]
+
 
 _LONGEST_HOLD = 30.0  # Seconds; the controller gives up sooner, but it may be out of reach for a while.
 

@@ -28,16 +28,14 @@ from jdist.core import __version__
 from jdist.core.errors import nearest
 from jdist.core.manifest import FORMAT, Manifest, Omission, SavedName, SaveReport
 from jdist.core.ranks import RankSet
-from jdist.worker.handover import session
-from jdist.worker.handover.save import SESSION, users_values
-from jdist.worker.saving import exchange, folder
-from jdist.worker.saving.objects.entries import Entries
-from jdist.worker.saving.objects.meshes import MeshTable, SavedMesh
-from jdist.worker.saving.objects.pickler import cell_file
-from jdist.worker.saving.objects.units import Collection, Unit
-from jdist.worker.saving.plan import TensorWriter, key_of
-from jdist.worker.saving.process import SavingRank, this_rank
-from jdist.worker.saving.writing import BackgroundSave, PlannedSave, refuse_second
+from jdist.worker.session import exchange, folder, state
+from jdist.worker.session.entries import Entries
+from jdist.worker.session.points import SavingRank, this_rank
+from jdist.worker.session.saved_pickler import cell_file
+from jdist.worker.session.sharding import MeshTable, SavedMesh
+from jdist.worker.session.to_memory import SESSION, users_values
+from jdist.worker.session.units import Collection, Unit
+from jdist.worker.session.writing import BackgroundSave, PlannedSave, TensorWriter, key_of, refuse_second
 from jdist.worker.variables.digests import digest_of
 
 _SESSION_KEYS = ("random", "numpy", "torch", "cuda", "dtype", "deterministic", "path", "on_reform", "files", "sources")
@@ -133,7 +131,7 @@ def _begin_to_write(
         tuple(label for label, e in entries.notes.items() if e.mesh < 0 and label not in decision.labels),
         tuple(meshes.meshes),
         tuple(meshes.groups),
-        session.next_hook(),
+        state.next_hook(),
     )
     files = {folder.rank_file(rank): msgspec.msgpack.encode(own)}
     if rank == 0:
@@ -166,7 +164,7 @@ def _collect(
     if names:
         values = {name: value for name, value in values.items() if name in names}
     else:
-        asked = session.take(this.shell, namespace, {})
+        asked = state.take(this.shell, namespace, {})
         values |= {f"{SESSION}{key}": asked[key]() for key in _SESSION_KEYS}
         for key in ("files", "sources"):
             values[f"{SESSION}{key}"] = {cell_file(name): what for name, what in values[f"{SESSION}{key}"].items()}

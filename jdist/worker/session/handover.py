@@ -1,16 +1,20 @@
-"""The worker's part of a handover: a process that is about to end reports that, and saves its names.
+"""Hand a rank's names over from a process that is about to end to the one that takes its place.
 
-A signal ends it, or its agent, because its main thread cannot be freed.
+A signal ends the process, or its agent does, because its main thread cannot be freed. The process reports that, stops
+its main thread for good, so that names do not change, and saves them. That works whatever the handlers of signals and
+of exceptions are there; a main thread in C code is stopped when it comes back.
 """
 
 import asyncio
 import concurrent.futures
 import contextlib
+import ctypes
 import logging
 import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -23,14 +27,13 @@ from jdist.core.messages.observation import Observation
 from jdist.core.settings import WorkerSpec
 from jdist.wire.values.frames import Unpacker, pack
 from jdist.worker.groups.registry import GroupRegistry
-from jdist.worker.handover import session
-from jdist.worker.handover.crash import CrashHandler, connect
-from jdist.worker.handover.load import load
-from jdist.worker.handover.memory import NamesReader
-from jdist.worker.handover.save import Save
-from jdist.worker.handover.stop_main import stop_main_thread
 from jdist.worker.observe.observer import Observer
 from jdist.worker.process import DescriptorReserve
+from jdist.worker.session import state
+from jdist.worker.session.crash import CrashHandler, connect
+from jdist.worker.session.from_memory import load
+from jdist.worker.session.memory import NamesReader
+from jdist.worker.session.to_memory import Save
 
 _log = logging.getLogger("jdist.worker")
 
@@ -95,7 +98,7 @@ class NamesHandover:
         if number:  # else the agent knows of it, and a main thread that was stopped may hold a lock of the observer's
             self._send(WorkerFails(number, self._observation()))
         if not self._is_due:  # else it has none of its own yet
-            kept = session.take(self._shell, self._namespace, self._environment)
+            kept = state.take(self._shell, self._namespace, self._environment)
             hidden, is_own_name = self._shell.user_ns_hidden, self._groups.is_own_name
             save = Save(self._namespace, hidden, kept, is_own_name, lambda: self._send(SavingNames()))
             fd, nbytes = save.write()
@@ -162,3 +165,23 @@ class NamesHandover:
             self._send(NamesLoaded())
             for fd in fds:
                 os.close(fd)
+
+
+_kept: list[Any] = []  # What the interpreter still refers to once it has been called.
+
+
+def stop_main_thread(timeout: float) -> bool:
+    """Stop it at its next instruction; returns whether it has stopped within ``timeout`` seconds."""
+    has_stopped = threading.Event()
+
+    def stop(_: Any) -> int:
+        has_stopped.set()
+        while True:
+            with contextlib.suppress(BaseException):  # handlers of signals run here, too
+                time.sleep(3600.0)
+
+    callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(stop)
+    _kept.append(callback)
+    if ctypes.pythonapi.Py_AddPendingCall(callback, None):
+        return False  # too many calls are pending already
+    return has_stopped.wait(timeout)

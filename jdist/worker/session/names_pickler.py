@@ -26,7 +26,7 @@ from jdist.wire.values import arrays
 from jdist.wire.values.objects import reduce_code
 from jdist.worker.compat.torch import storage_id, untyped_storage
 from jdist.worker.groups import rebind
-from jdist.worker.handover import rebuild
+from jdist.worker.session import rebuild
 
 _being_read: set[torch.device] = set()  # Devices that a thread is reading now; if one hangs, its thread never returns.
 _FUNCTION = ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__doc__", "__qualname__", "__module__")
