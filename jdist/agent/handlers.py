@@ -33,7 +33,6 @@ from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.kernel import InputContent, Kernel, KernelMessage, read_content
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
-from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.iopub import OutputRelay
 from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_queries import RankQueries
@@ -151,7 +150,6 @@ class AgentParts:
     prewarmer: Prewarmer
     ledger: RecoveryLedger
     relay: OutputRelay
-    meter: GpuMeter
     resources: ResourceMeter
     rank_queries: RankQueries
     node_queries: NodeQueries
@@ -324,7 +322,6 @@ class WorkerHandlers:
         self._flush_run(done.run)
         parts.ledger.record(done)
         self._node.send(done)
-        parts.meter.record_cell_end()
         parts.relay.end_rank(done.run, done.rank)
         parts.prewarmer.record_ended(done.rank)
 
@@ -343,7 +340,7 @@ class WorkerHandlers:
             self._late_ends.handle_cell_ended(message)
         elif parts.rank_queries.record_reply(message):
             parts.ledger.record(message)
-            parts.meter.forward(message)
+            self._node.send(parts.resources.with_gpu(message))
 
     def handle_up(self, kernel: Kernel) -> None:
         _log.info("worker %d is up: process %d", kernel.worker, kernel.pid)

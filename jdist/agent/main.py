@@ -25,7 +25,6 @@ from jdist.agent.processes.exits import why_terminated
 from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
-from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.iopub import OutputRelay
 from jdist.agent.relay.node_queries import NodeQueries
 from jdist.agent.relay.rank_logs import RankLogs
@@ -70,7 +69,6 @@ class Agent:
         self._gateway = DataGateway(str(node.directory / "handover"), node.data_port)
         visibility = CudaVisibility(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER", ""))
         workers = Workers(node)
-        meter = GpuMeter(workers.kernels, visibility, node.facts.gpus, node.send)
         agents = max(1, options.task.local_size) if options.task is not None else 1
         resources = ResourceMeter(workers.kernels, visibility, node.facts.gpus, agents=agents)
         code_sync = CodeReceiver(node, lambda message: workers.forward(tuple(workers.kernels), pack(message)))
@@ -81,9 +79,8 @@ class Agent:
             prewarmer=Prewarmer(starter, self._create_task),
             ledger=RecoveryLedger(),
             relay=OutputRelay(node.send, logs),
-            meter=meter,
             resources=resources,
-            rank_queries=RankQueries(node, workers, logs, meter),
+            rank_queries=RankQueries(node, workers, logs, resources),
             node_queries=NodeQueries(node, code_sync, resources, workers.kernels),
             code_sync=code_sync,
         )

@@ -374,13 +374,13 @@ class AsyncCluster(SessionCluster):
         """
         return await collect_trace(self.link, self.facts, run)
 
-    async def doctor(self, burst: float = 0.3, *, on_step: Callable[[str], None] | None = None) -> Diagnosis:
-        """Examine every node and every network path between two of them; cells feel no more than the load.
+    async def doctor(self, *, on_step: Callable[[str], None] | None = None) -> Diagnosis:
+        """Examine every node and every network path between two of them; cells are not disturbed.
 
-        ``burst``: seconds for which bytes are sent on each path; 0 measures no bandwidth. ``on_step`` is called with
-        the current step. ``str()`` of the answer has the findings, worst first; a node that cannot be examined is one.
+        ``on_step`` is called with the current step. ``str()`` of the answer has the findings, worst first; a node that
+        cannot be examined is one.
         """
-        return await examine(self.link, self.facts, burst, on_step or (lambda _: None))
+        return await examine(self.link, self.facts, on_step or (lambda _: None))
 
     async def stack(self, rank: int, timeout: float = 5.0) -> str:
         """The stack of a rank's main thread, as Python prints one; from the cell on, where one runs."""

@@ -33,7 +33,6 @@ class CellStep(Struct, kw_only=True):
     state: Literal["running", "done", "failed"] = "running"
     why: str = ""  # The reason why it failed.
     is_inner: bool = False  # It ran in the frames of a paused run, or where a cell had failed.
-    is_shown: bool = True  # A rank had a value to show at the end, or may have.
 
 
 class GroupStep(Struct, frozen=True):
@@ -133,7 +132,6 @@ class History:
                 step.state = "done"
             except JdistError as e:
                 step.state, step.why = "failed", f"{type(e).__name__}: {e}".partition("\n")[0]
-            step.is_shown = any(o.read_value is not None for o in run.outcomes.values())
 
 
 def as_python(value: Any) -> str:

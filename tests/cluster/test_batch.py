@@ -101,7 +101,7 @@ def test_a_job_prints_what_its_streams_can_show(
     assert "UnicodeEncodeError" not in job.said
 
 
-@pytest.mark.parametrize("words", ["status", "list", "resources", "vars", "groups", "doctor --no-bandwidth", "logs 0"])
+@pytest.mark.parametrize("words", ["status", "list", "resources", "vars", "groups", "doctor", "logs 0"])
 def test_each_command_prints_what_its_streams_can_show(cluster: jdist.Cluster, words: str) -> None:
     command = [sys.executable, "-P", "-m", "jdist", *words.split()]
     if words != "list":

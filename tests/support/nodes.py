@@ -52,7 +52,7 @@ def gpu_node(number: int = 0, **changes: Any) -> NodeReport:
 def way(number: int, **changes: Any) -> NetworkPath:
     """The way to a node."""
     there = node(number)
-    sound = NetworkPath(there.hostname, (there.address,), "", round_trip=0.0001, bandwidth=1e9)
+    sound = NetworkPath(there.hostname, (there.address,), "", round_trip=0.0001)
     return msgspec.structs.replace(sound, **changes)
 
 

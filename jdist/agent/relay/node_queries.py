@@ -84,8 +84,7 @@ class NodeQueries:
             case nodes.Listen():
                 return self._listen(op)
             case nodes.ProbePath():
-                probed = (op.hostname, (op.address, op.port), op.token, op.timeout, op.burst)
-                return await asyncio.to_thread(probe_path, *probed)
+                return await asyncio.to_thread(probe_path, op.hostname, (op.address, op.port), op.token, op.timeout)
             case nodes.ReadClock():
                 return nodes.ClockReading(time.time())
             case ReadResources():

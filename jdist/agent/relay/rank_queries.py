@@ -14,8 +14,8 @@ import psutil
 
 from jdist.agent.node.facts import NodeContext
 from jdist.agent.processes.workers import Workers
-from jdist.agent.relay.gpu_meter import GpuMeter
 from jdist.agent.relay.rank_logs import RankLogs
+from jdist.agent.resources.meter import ResourceMeter
 from jdist.core.errors import JdistError
 from jdist.core.messages import base, introspection, observation, values
 from jdist.core.messages.protocol import RankQuery, RankReply, RankReplyBody
@@ -41,11 +41,11 @@ _UNABLE_TO_ANSWER = {
 class RankQueries:
     """Routes each query; brings a pushed value's bytes to this node once for all its ranks."""
 
-    def __init__(self, node: NodeContext, workers: Workers, logs: RankLogs, meter: GpuMeter):
+    def __init__(self, node: NodeContext, workers: Workers, logs: RankLogs, resources: ResourceMeter):
         self._node = node
         self._workers = workers
         self._logs = logs
-        self._meter = meter
+        self._resources = resources
         self._fetched: dict[str, tuple[Segment, set[int]]] = {}  # Values fetched for workers, by request.
         # By request and worker: those whose answer is awaited, and those that the agent has answered.
         self._awaited: dict[tuple[str, int], asyncio.TimerHandle] = {}
@@ -60,7 +60,7 @@ class RankQueries:
             probe = op.probe if op.probe is not None and shares_memory(op.probe) else None
             op = msgspec.structs.replace(op, probe=probe)
         if isinstance(op, observation.Observe) and op.with_gpu:
-            self._meter.request(query.request)
+            self._resources.watch_gpus()
         for worker in query.ranks:
             match op:
                 case introspection.Logs():
@@ -89,13 +89,13 @@ class RankQueries:
         return self._answered.pop(key, ()) is not None
 
     def _reply(self, query: RankQuery, worker: int, body: RankReplyBody) -> None:
-        self._meter.forward(RankReply(query.request, worker, body))
+        self._node.send(self._resources.with_gpu(RankReply(query.request, worker, body)))
 
     def _forward(self, worker: int, query: RankQuery) -> None:
         if not self._workers.send(worker, query):
             answer = RankReply(query.request, worker, base.QueryFailed(_NO_PROCESS))
             self.record_reply(answer)
-            self._meter.forward(answer)
+            self._node.send(answer)
         elif isinstance(query.op, observation.Observe):
             loop, pid = asyncio.get_running_loop(), self._workers.kernels[worker].pid
             timer = loop.call_later(_PATIENCE, self._answer_for, query, worker, pid, _cpu_seconds(pid), loop.time())

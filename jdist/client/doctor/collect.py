@@ -26,7 +26,6 @@ _EXAMINED = 120.0  # Seconds for a node to answer, in which it may have to impor
 _ANSWERED = 10.0
 _CLOCK_READINGS = 5
 _CONNECT = 3.0  # Seconds after which a port counts as blocked: longer than one or two lost packets take.
-_ALL_BURSTS = 15.0  # Seconds for all of a node's bursts together.
 
 OnStep = Callable[[str], None]
 
@@ -54,8 +53,8 @@ class _ExaminedNodes:
         return {by_place[place]: answer for place, answer in answers.items()}
 
 
-async def examine(link: Link, facts: ClusterFacts, burst: float, on_step: OnStep) -> Diagnosis:
-    """Examine every attached node and every path between two. ``burst``: seconds of sending on each path; 0: none."""
+async def examine(link: Link, facts: ClusterFacts, on_step: OnStep) -> Diagnosis:
+    """Examine every attached node and every path between two."""
     nodes = _ExaminedNodes(link, facts)
     absent = dict(nodes.absent)
     on_step(f"examining {len(nodes.numbers)} nodes")
@@ -66,7 +65,7 @@ async def examine(link: Link, facts: ClusterFacts, burst: float, on_step: OnStep
         else:
             absent[node] = _reason(answer)
     clocks = {node: await read_clock(link, nodes.places[node], _ANSWERED, _CLOCK_READINGS) for node in reports}
-    paths = await _probe_paths(nodes, reports, burst, on_step)
+    paths = await _probe_paths(nodes, reports, on_step)
     known = {node: clock for node, clock in clocks.items() if clock is not None}
     return diagnose(Examination(reports, known, paths, absent, sum(facts.nproc_per_node), facts.backend))
 
@@ -104,16 +103,15 @@ async def read_clock(link: Link, place: int, timeout: float, readings: int) -> C
 
 
 async def _probe_paths(
-    nodes: _ExaminedNodes, reports: Mapping[int, NodeReport], burst: float, on_step: OnStep
+    nodes: _ExaminedNodes, reports: Mapping[int, NodeReport], on_step: OnStep
 ) -> dict[tuple[int, int], NetworkPath]:
     """Probe every ordered pair, in rounds in which each node probes one path and is probed on one, undisturbed."""
     numbers = list(reports)
     rounds = len(numbers) - 1
     if rounds < 1:
         return {}
-    burst = min(burst, _ALL_BURSTS / rounds)
     token = secrets.token_hex(16)
-    within = 4 * _CONNECT + burst + _ANSWERED
+    within = 4 * _CONNECT + _ANSWERED
     listening = await nodes.query(numbers, Listen(token, rounds * within), _ANSWERED)
     paths: dict[tuple[int, int], NetworkPath] = {}
 
@@ -123,7 +121,7 @@ async def _probe_paths(
             why = f"nothing can listen there: {_reason(listener)}"
             paths[asker, node] = NetworkPath(there.hostname, (), "", why, "broken")
             return
-        op = ProbePath(there.hostname, there.address, listener.port, token, _CONNECT, burst)
+        op = ProbePath(there.hostname, there.address, listener.port, token, _CONNECT)
         answer = (await nodes.query((asker,), op, within))[asker]
         if not isinstance(answer, NetworkPath):
             answer = NetworkPath(there.hostname, (), "", _reason(answer), "broken")

@@ -4,13 +4,12 @@ A check is a function decorated with :func:`check`, for the whole examination, o
 yields nothing where the facts are fine or unknown.
 """
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from jdist.client.doctor.diagnosis import SEVERITIES, Diagnosis, Examination, Finding, Severity, nodes_text
 from jdist.core.messages.nodes import UNLIMITED, NodeReport
-from jdist.core.quantities import format_memory, format_rate
+from jdist.core.quantities import format_memory
 from jdist.core.ranks import ranks_by
 from jdist.core.supported import ADVICE
 
@@ -22,9 +21,6 @@ _FILES = (256, 16)  # File descriptors that a rank needs: so many, and so many f
 _THREADS = (256, 64)  # Processes and threads that a user needs on a node: so many, and so many for each of its CPUs.
 _GIB = 1 << 30
 _FAR = 0.01  # Seconds of round trip from which the network noticeably slows every collective.
-_SLOW = 12.5e6  # Bytes per second: 100 Mbit/s.
-_UNEVEN = 4.0  # So many times slower than the median path.
-_EXAMPLE = 100e6
 
 Check = Callable[[Examination], Iterable[Finding]]
 NodeCheck = Callable[[str, NodeReport], Iterable[tuple[Severity, str]]]  # Called with "node 1 (b)" and its report.
@@ -113,24 +109,13 @@ def _names(seen: Examination) -> Iterator[Finding]:
 
 @check
 def _slow_paths(seen: Examination) -> Iterator[Finding]:
-    """Paths with a long round trip or a low bandwidth: the worst of each."""
+    """The path with the longest round trip, if that is long."""
     far = {pair: p.round_trip for pair, p in seen.paths.items() if p.round_trip > _FAR}
     if far:
         worst, longest = max(far.items(), key=lambda item: item[1])
         between = f"from {seen.name(worst[0])} to {seen.name(worst[1])}"
         text = f"a round trip takes {longest * 1e3:.0f} ms {between}: every collective waits for at least one"
         yield Finding("may break", text, worst)
-    measured = {pair: p.bandwidth for pair, p in seen.paths.items() if p.bandwidth}
-    if not measured:
-        return
-    usual = statistics.median(measured.values())
-    worst, least = min(measured.items(), key=lambda item: item[1])
-    is_uneven = len(measured) > 2 and least * _UNEVEN < usual
-    if least < _SLOW or is_uneven:
-        others = f", the others usually {format_rate(usual)}" if is_uneven else ""
-        cost = f"100 MB of gradients take {_EXAMPLE / least:.1f} s on that path, and all ranks wait for it"
-        between = f"from {seen.name(worst[0])} to {seen.name(worst[1])}"
-        yield Finding("may break", f"only {format_rate(least)} {between}{others}: {cost}", worst)
 
 
 @check

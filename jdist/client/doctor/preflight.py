@@ -28,7 +28,6 @@ async def examine_beforehand(
     nproc_per_node: Any,
     nnodes: int | None,
     *,
-    burst: float = 0.3,
     timeout: float | None = None,
     kind: str = "python",
     on_step: OnStep = lambda _: None,
@@ -53,7 +52,7 @@ async def examine_beforehand(
     except (LaunchError, ConnectionLost) as e:
         return diagnose(Examination({}, {}, {}, {}, trouble=str(e)))
     try:
-        diagnosis = await examine(attachment.link, attachment.facts, burst, on_step)
+        diagnosis = await examine(attachment.link, attachment.facts, on_step)
         failures = {} if lifecycle.launcher is None else lifecycle.launcher.failures()
         absent = {n: failures.get(n, why) for n, why in diagnosis.examination.absent.items()}
         on_step("forming the world")

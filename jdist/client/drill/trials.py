@@ -5,21 +5,19 @@ The victim is the last rank of the world, on its last node. What is expected is 
 is named, that every rank comes free, that an all_reduce over the whole world is right again, and who keeps its names.
 """
 
-import asyncio
 import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable, Collection
 
 from jdist.client import find
-from jdist.client.drill.drilled_cluster import FORMED, FREE, DrilledCluster, NotTried, Unmet, said_of
+from jdist.client.drill.drilled_cluster import FREE, DrilledCluster, NotTried, Unmet, said_of
 from jdist.client.run import CellRun
 from jdist.core import rank_code
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 
 _OUT_OF_REACH = 5.0  # Seconds; longer than until a node counts as unreachable, shorter than until it counts as gone.
 _GOES_ON = 5.0  # Seconds of a cell during which the controller is killed.
-_BEATS = 2.5  # Seconds in which an agent sees in which cgroup a rank is.
 
 TrialFunction = Callable[[DrilledCluster], Awaitable[None]]
 TRIALS: dict[str, TrialFunction] = {}
@@ -143,30 +141,6 @@ async def _killed(drilled: DrilledCluster) -> None:
     await drilled.expect_named(run, lambda r: _names(r, {"lost"}, {victim}) and "SIGKILL" in said_of(r))
     await drilled.expect_free(run, is_interrupted=False)
     await drilled.expect_recovery(lost={victim})
-
-
-@trial("a rank runs out of memory")
-async def _out_of_memory(drilled: DrilledCluster) -> None:
-    cluster, victim = drilled.cluster, drilled.victim
-    why = (await cluster.run(rank_code.cause_fault("limit_memory"), [victim], timeout=FREE)).values[victim]
-    try:
-        if why:
-            raise NotTried(f"rank {victim} cannot be given a memory limit of its own ({why})")
-        await asyncio.sleep(_BEATS)
-        fill = rank_code.cause_fault("fill_memory")
-        run = await drilled.begin(
-            f"x = torch.ones(1, device=device)\nif rank == {victim}: raise MemoryError({fill})\nx.item()"
-        )
-        await drilled.expect_named(run, lambda r: r.is_done or _names(r, {"lost"}, {victim}))
-        await drilled.expect_free(run, is_interrupted=False)
-        error = run.outcomes[victim].error
-        if error is not None and error.ename == "MemoryError":
-            raise NotTried(error.evalue)
-        if "out of memory" not in said_of(run):
-            raise Unmet(f"the report was expected to say that memory ran out: {said_of(run)}")
-        await drilled.expect_recovery(lost={victim})
-    finally:
-        await cluster.run(rank_code.cause_fault("remove_limits"), timeout=FORMED, check=False)
 
 
 @trial("the controller is killed")

@@ -1,8 +1,6 @@
 """Metrics: the numbers that the ranks of a run have logged, as a table for users."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 from jdist.client.point_table import PointTable
@@ -53,15 +51,6 @@ class Metrics(PointTable):
 
     def __len__(self) -> int:
         return sum(len(series.steps) for ranks in self._series.values() for series in ranks.values())
-
-    def to_tensorboard(self, directory: str | os.PathLike[str]) -> Path:
-        """Write event files for TensorBoard, in a folder for each rank; the folder of the run.
-
-        Raises UsageError if tensorboard is not installed, or if they cannot be written.
-        """
-        from jdist.client.metrics.tensorboard import write_events
-
-        return write_events(self, directory, self.run)
 
     def __repr__(self) -> str:
         text: str = self._chart().text()

@@ -94,7 +94,6 @@ class NetworkPath(Message, frozen=True):
     trouble: str = ""  # Why its port was not reached; "" if it was.
     kind: str = ""  # "timeout", "refused", "unreachable" or "broken", if there was trouble.
     round_trip: float = 0.0  # Seconds, the shortest of several.
-    bandwidth: float = 0.0  # Bytes per second in a short burst over one connection.
 
 
 class ReadClock(Message, frozen=True):
@@ -134,7 +133,6 @@ class ProbePath(Message, frozen=True):
     port: int
     token: str
     timeout: float  # Seconds to look up the name, and again to connect.
-    burst: float  # Seconds for which bandwidth is measured; 0: it is not measured.
 
 
 NodeOp = ReadClock | ReportNode | Listen | ProbePath

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from jdist.core.errors import UsageError
-from jdist.notebook.export.prologue import ScriptWorld
-from jdist.notebook.export.script import compose
+from jdist.notebook.export.script import ScriptWorld, compose
 from jdist.notebook.text.remedy_text import typed
 
 if TYPE_CHECKING:

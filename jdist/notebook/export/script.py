@@ -1,19 +1,41 @@
-"""Script: a session's steps as the source text of one script for torchrun, in which a rank does what it did in the
-session, in the same order, setup cells first. What cannot be in a script is a comment in it, and a warning. Pure.
+"""Script: a session's steps as the source text of one script for torchrun: the cells in order, setup cells first, and
+between them what jdist did on the ranks. What cannot be in a script is a comment in it, and a warning. Pure.
 """
 
+import ast
+import re
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from jdist.client.history import Annotation, BroadcastStep, CellStep, GroupStep, MeshStep, Step, ValueStep
+from jdist.core.quantities import format_count
 from jdist.core.rank_code import is_script
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
-from jdist.notebook.export.prologue import ScriptFrame, ScriptWorld
-from jdist.notebook.export.translate import HelperNames, Translation, Untranslatable, indented, translate
+from jdist.notebook.export.translate import Translation, Untranslatable, indented, translate
 
 _FEW = 4  # Ranks that are written one by one; of more, a range where they are one.
+_RANK_VARIABLES = {"rank": "RANK", "local_rank": "LOCAL_RANK", "node_rank": "GROUP_RANK", "world_size": "WORLD_SIZE"}
+_DISPLAY = """\
+try:
+    from IPython.display import display
+except ImportError:
+    display = print"""
+_KEEP_WORLD = """\
+# Cells call these. As in the session, the world is formed already, and stays so to the end.
+dist.init_process_group = dist.destroy_process_group = lambda *args, **kwargs: None"""
+
+
+class ScriptWorld(Struct, frozen=True):
+    """The world that the script is for."""
+
+    nproc_per_node: tuple[int, ...]
+    backend: str
+
+    @property
+    def size(self) -> int:
+        return sum(self.nproc_per_node)
 
 
 class Script(Struct, frozen=True):
@@ -45,39 +67,45 @@ class _Composer:
         self._world = world
         self._file = file
         self._warnings: list[str] = []
-        self._translated: dict[int, Translation | Untranslatable] = {}  # What became of each cell's step, by id().
-        self._helpers = HelperNames()
+        self._cells: dict[int, Translation | Untranslatable] = {}  # By the step's id().
         self._rank = "rank"  # The expression by which code between the cells asks for the rank.
-        self._cells = self._left_out = 0
+        self._left_out = 0
 
     def compose(self, steps: Sequence[Step], forgotten: int) -> Script:
         ordered = setup_first(steps)
         if forgotten:
             self._warnings.append(f"the first {forgotten:,} steps of the session are no longer remembered")
-        # The helpers' names depend on what the cells bind, so the cells are translated twice.
-        bound = {name for cell in self._translate(ordered) for name in cell.binds}
-        self._helpers = HelperNames.beside(bound)
-        self._rank = "dist.get_rank()" if "rank" in bound else "rank"
-        cells = self._translate(ordered)
+        self._translate(ordered)
+        cells = [found for found in self._cells.values() if isinstance(found, Translation)]
+        self._rank = "dist.get_rank()" if any(_binds_rank(cell.tree) for cell in cells) else "rank"
         parts = [self._part(step) for step in ordered]
-        is_tied = any(part.ranks is not None or part.is_tied for part in parts)
-        has_groups = any(isinstance(step, GroupStep) for step in ordered)
-        frame = ScriptFrame(self._world, self._file, self._helpers, tuple(cells), is_tied, has_groups)
-        text = "\n\n".join([frame.prologue(), *(_written(part, self._rank) for part in parts), frame.end()]) + "\n"
-        return Script(text, tuple(self._warnings), self._cells, self._left_out)
+        code = "\n".join(part.code for part in parts)
+        forms_world = re.search(r"\b(init|destroy)_process_group\b", code) is not None
+        blocks = [
+            _docstring(self._world, self._file),
+            *(f"from __future__ import {name}" for name in sorted({name for cell in cells for name in cell.futures})),
+            "import os",
+            "import torch\nimport torch.distributed as dist",
+            _predefined(self._world, is_tied=any(part.ranks is not None or part.is_tied for part in parts)),
+            "groups = {}" if re.search(r"\bgroups\b", code) else "",
+            _DISPLAY if re.search(r"\bdisplay\(", code) else "",
+            _KEEP_WORLD if forms_world else "",
+            *(_written(part, self._rank) for part in parts),
+            "dist.distributed_c10d.destroy_process_group()" if forms_world else "dist.destroy_process_group()",
+        ]
+        text = "\n\n".join(filter(None, blocks)) + "\n"
+        return Script(text, tuple(self._warnings), len(cells), self._left_out)
 
     # ------------------------------------------------------------ the cells
 
-    def _translate(self, steps: Sequence[Step]) -> list[Translation]:
-        """Each cell that did not fail and can be translated."""
+    def _translate(self, steps: Sequence[Step]) -> None:
+        """Translate each cell that did not fail."""
         for step in steps:
-            if isinstance(step, CellStep) and step.state != "failed" and not step.is_inner:
-                name = f"run_{step.number}"
+            if isinstance(step, CellStep) and step.state != "failed" and not step.is_inner and not is_script(step.code):
                 try:
-                    self._translated[id(step)] = translate(step.code, step.is_shown, name, self._helpers)
+                    self._cells[id(step)] = translate(step.code)
                 except Untranslatable as e:
-                    self._translated[id(step)] = e
-        return [found for found in self._translated.values() if isinstance(found, Translation)]
+                    self._cells[id(step)] = e
 
     def _part(self, step: Step) -> _ScriptPart:
         match step:
@@ -93,9 +121,8 @@ class _Composer:
             case ValueStep():
                 return self._value(step)
             case BroadcastStep(name, src):
-                box = self._helpers.box
-                taken = f"{box} = [{name} if {self._rank} == {src} else None]"
-                code = f"{taken}\ndist.broadcast_object_list({box}, src={src})\n{name} = {box}[0]"
+                boxed = f"{name} = [{name} if {self._rank} == {src} else None]"
+                code = f"{boxed}\ndist.broadcast_object_list({name}, src={src})\n{name} = {name}[0]"
                 return _ScriptPart(f"%dist broadcast {name} --src {src}", code)
             case Annotation(text):
                 self._warn("between cells", text)
@@ -111,13 +138,14 @@ class _Composer:
             return self._without(step, part, "it ran in the frames of a cell that was paused, or had failed")
         if is_script(step.code):
             return self._without(step, part, "it ran a whole script; give that to torchrun by itself")
-        found = self._translated[id(step)]
+        found = self._cells[id(step)]
         if isinstance(found, Untranslatable):
             return self._without(step, part, str(found))
-        self._cells += 1
         part.code = found.code
-        part.ranks = None if step.ranks == tuple(range(self._world.size)) or found.is_empty else step.ranks
-        remarks = list(found.notes)
+        part.ranks = step.ranks if found.tree.body and step.ranks != tuple(range(self._world.size)) else None
+        for magic in found.left_out:
+            self._warn(heading, f"left out, as it needs a notebook: {magic}")
+        remarks = []
         if step.state == "running":
             remarks.append("it had not ended when the script was written")
         if step.world_size != self._world.size:
@@ -187,3 +215,51 @@ def _as_range(ranks: tuple[int, ...]) -> str:
 def _listed(ranks: tuple[int, ...]) -> str:
     found = _as_range(ranks)
     return f"list({found})" if found else str(list(ranks))
+
+
+def _binds_rank(tree: ast.Module) -> bool:
+    """Whether the cell may give the name ``rank`` another value."""
+    return any(isinstance(n, ast.Name) and n.id == "rank" and isinstance(n.ctx, ast.Store) for n in ast.walk(tree))
+
+
+# ---------------------------------------------------------------- the head
+
+
+def _docstring(world: ScriptWorld, file: str) -> str:
+    """How to run the script."""
+    counts = world.nproc_per_node
+    nodes = "one node" if len(counts) == 1 else f"{len(counts)} nodes"
+    ranks = f"{', '.join(map(str, counts))} ranks" if len(set(counts)) > 1 else format_count(counts[0], "rank")
+    each = " each" if len(counts) > 1 and len(set(counts)) == 1 else ""
+    machine = "on one machine, where node_rank is 0 everywhere" if len(counts) > 1 else "on one machine"
+    lines = [
+        f'"""The cells of a jdist session on {nodes} with {ranks}{each}, backend {world.backend}.',
+        "",
+        f"Run it {machine}:",
+        "",
+        f"    torchrun --standalone --nproc-per-node {world.size} {file}",
+    ]
+    if len(counts) > 1:
+        where = "with its number as NODE and the first one's" if each else "with the first one's"
+        lines += ["", f"or on each node, {where} address as HOST:", ""]
+        lines += [
+            f"    torchrun --nnodes {len(counts)} --nproc-per-node {count} --node-rank {node} "
+            f"--master-addr HOST --master-port 29500 {file}"
+            for node, count in ([("NODE", counts[0])] if each else enumerate(counts))
+        ]
+    return "\n".join([*lines, '"""'])
+
+
+def _predefined(world: ScriptWorld, *, is_tied: bool) -> str:
+    """The names that every rank of the session has, and the forming of the world."""
+    lines = ["# What every rank of the session has."]
+    lines += [f'{name} = int(os.environ["{variable}"])' for name, variable in _RANK_VARIABLES.items()]
+    if is_tied:
+        what = f"cells of this script name ranks of a world of {world.size}, not of {{world_size}}"
+        lines += [f"if world_size != {world.size}:", f'    raise SystemExit(f"{what}")']
+    if "nccl" in world.backend:
+        lines += ['device = torch.device("cuda", local_rank)', "torch.cuda.set_device(device)"]
+    else:
+        lines.append('device = torch.device("cpu")')
+    own = ", device_id=device" if world.backend == "nccl" else ""
+    return "\n".join([*lines, f'dist.init_process_group("{world.backend}"{own})'])

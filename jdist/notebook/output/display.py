@@ -34,7 +34,6 @@ _LEAST = 0.1
 _PATIENCE = 3  # The user's interrupts after which the notebook is free again, even if the controller does not answer.
 _GATHER = 0.5  # Seconds from the first rank's pause until the run counts as paused, although others have not paused.
 _IDLE = 60.0  # Seconds between two looks at a paused run, of which nothing is heard.
-_NEWEST = 9  # Lines of a run that a log is told.
 _LATE = 0.5  # Seconds between two drawings of output that comes after a run's end.
 _TOGETHER = 0.1  # Seconds for which a terminal's line waits for the same line of other ranks.
 _BYTES_PER_SECOND = 400_000  # The rate at which the output may be sent again and again.
@@ -287,15 +286,12 @@ class RunDisplay:
         """Show the run as it stands; where that cannot be replaced, only if it is over or ``is_needed``."""
         now = time.monotonic()
         wait, pace = (_LEAST, _BYTES_PER_SECOND) if self._is_dirty else (1.0, _CALM_BYTES_PER_SECOND)
-        newest: Sequence[str] = ()
         if self._output.is_live or self._run.is_done or (is_needed and self._screen.is_live):
             bundle = render(self.view())
             self._output.show(bundle)
             wait = max(wait, weight(bundle) / pace)
             self._metrics.draw()
-            newest = bundle["text/plain"].splitlines()[-_NEWEST:]
         if isinstance(self._screen, NotebookScreen) and not (self._run.is_done or self._is_background):
-            live = self._output.is_live
-            self._screen.show_status(lambda: newest if live else [*self._lines.open_lines(), self.view().footer])
+            self._screen.show_status(lambda: [*self._lines.open_lines(), self.view().footer])
         self._is_dirty = self._will_redraw = False
         self._next = now + wait

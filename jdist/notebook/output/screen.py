@@ -28,7 +28,7 @@ Status = Callable[[], Sequence[str]]  # The lines that say how far a run is.
 
 _WITHOUT_UPDATES = {"jupyter-run", "jupyter-console", "jupyter-qtconsole"}  # They ignore update_display_data.
 _LOGGING = {"jupyter-nbconvert", "jupyter-execute", "nbconvert"}  # They execute notebooks, and write a log.
-_FIRST_LOGGED, _LONGEST_SILENCE = 30.0, 600.0  # Seconds of silence until a log is told how far a run is.
+_LONGEST_SILENCE = 120.0  # Seconds until a log in which nothing was written gets a line of progress.
 
 
 class Screen(Protocol):
@@ -142,52 +142,34 @@ class NotebookScreen:
         return getpass(prompt) if is_password else input(prompt)
 
 
-class _Silence:
-    """Tells when a log should be told how far a run is: after some silence, and then less and less often."""
-
-    def __init__(self, clock: Callable[[], float]):
-        self._clock = clock
-        self.end()
-
-    def end(self) -> None:
-        """Something was written."""
-        self._wait = _FIRST_LOGGED
-        self._until = self._clock() + self._wait
-
-    def is_due(self) -> bool:
-        if self._clock() < self._until:
-            return False
-        self._wait = min(2 * self._wait, _LONGEST_SILENCE)
-        self._until = self._clock() + self._wait
-        return True
-
-
 class LoggedNotebookScreen(NotebookScreen):
     """A notebook that a program executes while its log shows the first state of each output only: the kernel's own
-    log, which the program passes on, says now and then how far a run is.
+    log, which the program passes on, gets a line of progress now and then.
     """
 
     has_page = False
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._silence = _Silence(clock)
+        self._clock = clock
+        self._due_at = clock() + _LONGEST_SILENCE
 
     def place(self) -> OutputPlace:
-        self._silence.end()
+        self._due_at = self._clock() + _LONGEST_SILENCE
         return super().place()
 
     def show_status(self, status: Status) -> None:
         log = get_logger()
         handlers = (log.logger if isinstance(log, logging.LoggerAdapter) else log).handlers
         streams = [each.stream for each in handlers if isinstance(each, logging.StreamHandler)]
-        if streams and self._silence.is_due():
-            streams[0].write("".join(f"{line}\n" for line in status()))
+        if streams and self._clock() >= self._due_at:
+            streams[0].write(f"{ansi.strip(status()[-1])}\n")
             streams[0].flush()
+            self._due_at = self._clock() + _LONGEST_SILENCE
 
 
 class TerminalScreen(NotebookScreen):
     """A terminal or a log: what changes is written again as a new line. Below these, a terminal shows how far a run is,
-    in lines that are written over; a log is told now and then.
+    in lines that are written over; a log gets a line of progress now and then.
     """
 
     is_live = False
@@ -195,7 +177,8 @@ class TerminalScreen(NotebookScreen):
 
     def __init__(self, is_terminal: bool | None = None, clock: Callable[[], float] = time.monotonic):
         self._is_terminal = is_terminal  # None: it is one if stdout is.
-        self._silence = _Silence(clock)
+        self._clock = clock
+        self._due_at = clock() + _LONGEST_SILENCE  # The time of the next line of progress in a log.
         self._rows = 0  # Lines of the status that stand above the cursor.
         self._lock = threading.RLock()  # A run in the background writes on a thread of its own.
 
@@ -209,7 +192,7 @@ class TerminalScreen(NotebookScreen):
             nonlocal last
             if bundle["text/plain"] != last:
                 last = bundle["text/plain"]
-                self._silence.end()
+                self._due_at = self._clock() + _LONGEST_SILENCE
                 self._write(last + "\n")
 
         update(bundle)
@@ -222,8 +205,9 @@ class TerminalScreen(NotebookScreen):
             with self._lock:
                 self._write("".join(f"{line}\n" for line in lines))
                 self._rows = len(lines)
-        elif self._silence.is_due():
-            self._write("".join(f"{ansi.strip(line)}\n" for line in status()))
+        elif self._clock() >= self._due_at:
+            self._due_at = self._clock() + _LONGEST_SILENCE
+            self._write(f"{ansi.strip(status()[-1])}\n")
 
     def end_status(self) -> None:
         self._write("")

@@ -7,11 +7,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
-from jdist.core.observation import Verdict
 from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet, describe_ranks
 from jdist.core.remedy import sentence
@@ -19,7 +18,6 @@ from jdist.core.topology import Mesh
 from jdist.notebook.text import remedy_text
 from jdist.notebook.text.status_text import PAUSE_SIGN, group_rows, rank_row, status_bundle
 
-PAGE = 32  # Ranks on a page of the table.
 _SIGNS = {"running": "▶", "idle": "○", "starting": "◔", "unreachable": "⚠", "gone": "✕"}
 _NO_WIDGETS = "this front end shows no widgets, so here is the cluster as it was when the panel was opened"
 _LINE = "1px solid var(--jp-border-color2,rgba(128,128,128,.35))"
@@ -37,7 +35,7 @@ _PRE = f"margin:0;{_WORDS};background:none;color:inherit;font-family:var(--jp-co
 class Sight(Struct, frozen=True):
     """The panel's knowledge of its cluster at a moment."""
 
-    state: str  # connecting, live, watching (nothing runs, so nothing is asked), paused, silent (no answer) or gone.
+    state: str  # connecting, live, watching (nothing runs, so nothing is asked), silent (no answer) or gone.
     note: str = ""  # The reason for the state.
     found: StatusReport | None = None
     looked: Mapping[int, Observation] = {}  # The ranks' observations of themselves.
@@ -75,7 +73,6 @@ def draw_footer(sight: Sight) -> str:
         "connecting": "connecting",
         "live": "live: up to date within a second or so",
         "watching": "nothing runs, so nothing is asked; whatever changes is shown",
-        "paused": "paused",
         "silent": "not up to date",
         "gone": "not up to date any more",
     }[sight.state]
@@ -87,32 +84,25 @@ def draw_footer(sight: Sight) -> str:
 # ---------------------------------------------------------------- ranks
 
 
-def pages(ranks: int) -> int:
-    """Pages of the table, at least 1."""
-    return max(1, -(-ranks // PAGE))
-
-
 _HEADS = ("rank", "node", "device", "state", "doing", "CPU", "memory", "GPU", "GPU memory", "last line", "lost")
 _ALWAYS = ("rank", "node", "state")
 _NUMERIC = {"rank", "CPU", "memory", "GPU", "GPU memory"}
 
 
-def draw_ranks(sight: Sight, page: int = 0) -> str:
-    """A row for each rank of the page; columns that are empty are left out."""
+def draw_ranks(sight: Sight) -> str:
+    """A row for each rank; columns that are empty are left out."""
     if sight.found is None or not sight.found.ranks:
         return ""
-    everyone = sight.found.ranks
-    shown = everyone[page * PAGE : (page + 1) * PAGE]
     rows = []
-    for facts in shown:
+    for facts in sight.found.ranks:
         seen = sight.looked.get(facts.rank)
         cells = rank_row(facts, seen)
         sign = _SIGNS.get(facts.state, "·") if facts.paused is None else PAUSE_SIGN
         state = f"{sign} {cells['state']}"
         rows.append({**cells, "state": state, "device": seen.device if seen else "", "lost": facts.death})
     heads = [head for head in _HEADS if head in _ALWAYS or any(row.get(head) for row in rows)]
-    states = ", ".join(f"{n} {state}" for state, n in Counter(_state(row) for row in everyone).most_common())
-    caption = f"Ranks {RankSet(row.rank for row in shown)} of {len(everyone)}: {states}"
+    states = ", ".join(f"{n} {state}" for state, n in Counter(map(_state, sight.found.ranks)).most_common())
+    caption = f"Ranks {RankSet(row.rank for row in sight.found.ranks)}: {states}"
     styles = [_NUMBER if head in _NUMERIC else _CELL for head in heads]
     return _table(caption, heads, [[row.get(head, "") for head in heads] for row in rows], styles, has_caption=True)
 
@@ -161,10 +151,13 @@ def _table(
 # ---------------------------------------------------------------- messages
 
 
-def draw_verdict(verdict: Verdict) -> str:
-    """Why a run makes no progress; the suggested actions are buttons beside it."""
-    text = "\n".join((f"● {verdict.headline}", *(f"  {line}" for line in verdict.details)))
-    return _box(f'<pre style="{_PRE}">{html.escape(text)}</pre>', _WARN, 'role="alert" ')
+def draw_verdicts(sight: Sight) -> str:
+    """Why runs make no progress; suggested actions are left out where they would have no effect."""
+    verdicts = sight.found.verdicts if sight.found is not None else ()
+    if sight.state in ("silent", "gone"):
+        verdicts = tuple(structs.replace(verdict, remedies=()) for verdict in verdicts)
+    texts = [html.escape(verdict.text(remedy_text.command)) for verdict in verdicts]
+    return "".join(_box(f'<pre style="{_PRE}">{text}</pre>', _WARN, 'role="alert" ') for text in texts)
 
 
 def draw_message(text: str, is_error: bool) -> str:

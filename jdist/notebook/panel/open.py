@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def panel(cluster: Cluster) -> "Panel":
     """A panel of ``cluster`` for the notebook that this is called in; as a cell's last expression it is shown.
 
-    Ranks, groups, verdicts, and buttons that interrupt and restart. Raises UsageError outside a notebook.
+    Ranks, groups, verdicts, and buttons that interrupt, restart, pause and continue. Raises UsageError outside a
+    notebook.
     """
     return open_panel(cluster, None)
 

@@ -1,18 +1,41 @@
-"""Panel: the widget that shows a cluster's panel, or the form that starts one, as the session's cluster changes."""
+"""Panel: widgets that show the session's cluster, with buttons that act on its ranks, also while a cell runs.
 
+A front end that can sends a widget's messages to a subshell of the kernel, a thread beside the one in which cells run
+(JupyterLab since 4.4, ipykernel since 7.0). But ipykernel (7.4) delivers them where the widget was last written from,
+so one that was made by a cell receives clicks only after the cell. Written without a parent message, it receives them
+where the front end says, hence :class:`ParentlessContext`.
+"""
+
+import asyncio
+import contextvars
 import threading
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
-from jdist.client.blocking import Cluster
+import ipywidgets
+from ipywidgets import Layout
+
+from jdist.client.blocking import Cluster, bridge
+from jdist.client.cluster import AsyncCluster
+from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
 from jdist.core.errors import JdistError
+from jdist.core.messages.status import Notice, StatusReport
 from jdist.core.outcome import WIDGET_VIEW
-from jdist.notebook.panel import widgets
-from jdist.notebook.panel.cluster_panel import ClusterPanel
-from jdist.notebook.panel.form import StartForm
-from jdist.notebook.panel.html import Sight, draw_snapshot
-from jdist.notebook.panel.part import ParentlessContext
+from jdist.core.ranks import describe_fresh_ranks, describe_ranks
+from jdist.notebook.panel import html
+from jdist.notebook.panel.html import Sight
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded
+from jdist.wire.transport.keys import Connection
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_HINT = "all, 0-3,7, node=1, dp=0, !2"
+LATE = (  # The panel's warning where clicks are late.
+    "Here the buttons work only between cells: this front end does not hand clicks to the kernel while a cell runs. "
+    "Until then, the Stop button of the notebook interrupts the ranks, and so does `jdist interrupt` in a terminal."
+)
 
 
 class Panel:
@@ -23,10 +46,8 @@ class Panel:
 
     def __init__(self, kernel: Any, cluster: Cluster | None, session: Session | None = None):
         self._kernel = kernel
-        self._session = session
         self._cluster = cluster
         self._cluster_panel: ClusterPanel | None = None
-        self._start_form: StartForm | None = None
         self._parentless = ParentlessContext(kernel)
         self._is_closed = False
         self._lock = threading.RLock()  # A cell and the client's loop may both change the cluster.
@@ -34,7 +55,7 @@ class Panel:
         self._unfollow = session.follow(self._parentless.wrap(self._use)) if session is not None else lambda: None
 
     def _make(self) -> None:
-        self.widget = widgets.column()
+        self.widget = _column()
         self.widget.layout.padding = "4px"
         self.widget.comm.on_close(lambda _: self.close())
         self.widget.observe(lambda change: self.close() if change["new"] is None else None, "comm")
@@ -47,21 +68,13 @@ class Panel:
                 return
             if self._cluster_panel is not None:
                 self._cluster_panel.close()
-            self._cluster, self._cluster_panel, self._start_form = cluster, None, None
-            if cluster is not None:
-                self._cluster_panel = ClusterPanel(cluster, self._kernel, lambda: self._arrange(is_form_needed=True))
-            self._arrange()
-            if self._cluster_panel is not None:
-                self._cluster_panel.open()
-
-    def _arrange(self, *, is_form_needed: bool = False) -> None:
-        with self._lock:
-            children = [] if self._cluster_panel is None else [self._cluster_panel.widget]
-            if self._session is not None and (self._cluster_panel is None or is_form_needed):
-                if self._start_form is None:
-                    self._start_form = StartForm(self._session.kind, self._kernel, self._session.use)
-                children.append(self._start_form.widget)
-            self.widget.children = children
+            self._cluster, self._cluster_panel = cluster, None
+            if cluster is None:
+                self.widget.children = [_markup(html.draw_header(_no_cluster()))]
+                return
+            self._cluster_panel = ClusterPanel(cluster, self._kernel)
+            self.widget.children = [self._cluster_panel.widget]
+            self._cluster_panel.open()
 
     def close(self) -> None:
         """Stop following the cluster, and remove the widgets."""
@@ -77,10 +90,316 @@ class Panel:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """The widget; and for a front end without widgets, the cluster as it is now."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        sight = Sight("gone", f"no cluster is in use; {typed('start')} to make one")
+        sight = _no_cluster()
         if self._cluster is not None:
             try:
                 sight = Sight("live", "", self._cluster.status())
             except JdistError as e:
                 sight = Sight("gone", worded(e))
-        return {**draw_snapshot(sight), WIDGET_VIEW: view}
+        return {**html.draw_snapshot(sight), WIDGET_VIEW: view}
+
+
+class PanelFollower(ClusterFollower):
+    """Calls ``show(sight)`` on the client's loop, at most twice a second."""
+
+    def __init__(self, cluster: AsyncCluster, show: Callable[[Sight], None]):
+        self._cluster = cluster
+        self._show = show
+        self._sight = Sight("connecting", f"connecting to cluster {cluster.name}")
+        super().__init__()
+        self.add_done_callback(self._handle_end)
+
+    @property
+    def connection(self) -> Connection:
+        return self._cluster.link.connection
+
+    def wants_observations(self, _: StatusReport) -> bool:
+        return True
+
+    def handle_report(self, report: StatusReport, observations: Observations) -> None:
+        self._set(Sight("live" if report.runs else "watching", "", report, observations))
+
+    def handle_silence(self, error: Exception) -> None:
+        is_late = isinstance(error, TimeoutError) and self.observer is not None
+        late = f"its controller has not answered for {ANSWER_TIMEOUT:.0f} s"
+        self._keep("silent", late if is_late else str(error) or "its controller does not answer")
+
+    def handle_notice(self, notice: Notice) -> None:
+        """The session shows notices."""
+
+    async def attaches_again(self) -> bool:
+        await self._cluster.revived()
+        link = self._cluster.link
+        if link.lost:
+            self._keep("gone", worded(link.loss()))
+        return not link.lost
+
+    def pause(self) -> float | None:
+        if self._sight.state == "silent":
+            return RETRY_AFTER
+        if self._sight.state == "live" and self._sight.found is not None:
+            return watched_pause(len(self._sight.found.ranks))
+        return None
+
+    def _handle_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._keep("gone", f"the panel failed ({type(error).__name__}: {error}); {typed('panel')} opens another")
+
+    def _keep(self, state: str, note: str) -> None:
+        """Show a state in which nothing new is known, with what was known last."""
+        self._set(Sight(state, note, self._sight.found, self._sight.looked))
+
+    def _set(self, sight: Sight) -> None:
+        if sight != self._sight:
+            self._sight = sight
+            self._show(sight)
+
+
+class ClusterPanel:
+    """``widget`` shows one cluster, and acts on it."""
+
+    def __init__(self, cluster: Cluster, kernel: Any):
+        self._cluster = cluster
+        self._parentless = ParentlessContext(kernel)
+        self._delivery = ClickDelivery(kernel)
+        self._sight = Sight("connecting", f"connecting to cluster {cluster.name}")
+        self._follower: PanelFollower | None = None
+        self._is_closed = False
+        self._runs: set[int] = set()
+        self._to_restart: tuple[int, ...] = ()  # The ranks whose restart the user has to confirm.
+        self._make()
+        self._draw(self._sight)
+
+    def _make(self) -> None:
+        self._header, self._warning, self._verdicts, self._message = (_markup() for _ in range(4))
+        self._table, self._groups, self._footer, self._question = (_markup() for _ in range(4))
+        self._table.layout.max_height = "480px"
+        self._ranks = ipywidgets.Combobox(
+            description="on ranks",
+            tooltip=f"ranks that the buttons act on: {_HINT}",
+            placeholder=_HINT,
+            options=("all",),
+            style={"description_width": "auto"},
+            layout=Layout(width="300px"),
+        )
+        stops = "interrupt cells that run there; all variables are kept"
+        replaces = "replace the ranks' processes; their variables are lost"
+        pauses = "stop ranks at their next line; cells then run in their frames"
+        self._pause = self._button("Pause", pauses, self._stop_there, "pause")
+        self._continue = self._button("Continue", "resume paused ranks", self._resume, "play")
+        self._controls = _row(
+            self._ranks,
+            self._button("Interrupt", stops, self._interrupt, "stop"),
+            self._button("Restart …", replaces, self._confirm_restart, "refresh"),
+            self._pause,
+            self._continue,
+        )
+        self._confirmation = _row(
+            self._question,
+            self._button("Restart them", "replace the processes now", self._restart, "refresh", "danger"),
+            self._button("Keep them", "do nothing", self._cancel_restart),
+        )
+        _set_visible(self._confirmation, is_visible=False)
+        ranks_head, groups_head = (_markup(html.draw_heading(words)) for words in ("Ranks", "Groups"))
+        above = self._header, self._warning, self._verdicts, self._controls, self._confirmation, self._message
+        self.widget = _column(*above, ranks_head, self._table, groups_head, self._groups, self._footer)
+
+    # ------------------------------------------------------------ following the cluster
+
+    def open(self) -> None:
+        """Begin to follow the cluster; from any thread, and without waiting."""
+
+        async def begin() -> None:
+            if not self._is_closed:
+                self._follower = PanelFollower(self._cluster.asynchronous, self._parentless.wrap(self._draw))
+
+        bridge().begin(begin())
+
+    def close(self) -> None:
+        """Stop following the cluster; from any thread, and without waiting."""
+        self._is_closed = True
+
+        async def end() -> None:
+            follower, self._follower = self._follower, None
+            if follower is not None:
+                await follower.close()
+
+        bridge().begin(end())
+
+    # ------------------------------------------------------------ drawing
+
+    def _draw(self, sight: Sight) -> None:
+        self._sight = sight
+        found = sight.found
+        self._header.value = html.draw_header(sight)
+        self._verdicts.value = html.draw_verdicts(sight)
+        self._table.value = html.draw_ranks(sight)
+        self._groups.value = html.draw_groups(found)
+        self._footer.value = html.draw_footer(sight)
+        self._draw_warning()
+        _set_visible(self._controls, sight.state != "gone")
+        _set_visible(self._pause, found is not None and bool(found.runs))
+        _set_visible(self._continue, found is not None and any(row.paused is not None for row in found.ranks))
+        if found is not None:
+            names = ["all", *found.facts.groups, *(f"node={n}" for n in range(found.facts.topology.nnodes))]
+            self._ranks.options = tuple(names)
+            runs = {number for number, _, _, _ in found.runs}
+            if runs - self._runs:
+                self._show_message("")  # it is older than the cell that began to run
+            self._runs = runs
+
+    def _draw_warning(self) -> None:
+        is_late = self._delivery.is_late and self._sight.state not in ("connecting", "gone")
+        self._warning.value = html.draw_warning(LATE) if is_late else ""
+
+    def _show_message(self, text: str, *, is_error: bool = False) -> None:
+        self._message.value = html.draw_message(text, is_error)
+
+    # ------------------------------------------------------------ actions
+
+    def _chosen(self) -> tuple[int, ...]:
+        return self._cluster.select(self._ranks.value.strip() or None)
+
+    def _interrupt(self) -> None:
+        async def interrupt(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+            running = [f"run {n}" for n, _, on, _ in (await cluster.status()).runs if set(ranks) & set(on)]
+            await cluster.interrupt(ranks)
+            if not running:
+                return f"nothing is running on {describe_ranks(ranks)}"
+            kept = "every namespace is kept, the group is re-formed before the next cell"
+            return f"interrupting {', '.join(running)}; {kept}"
+
+        chosen = self._chosen()
+        self._submit(f"interrupting {describe_ranks(chosen)}", interrupt(self._cluster.asynchronous, chosen))
+
+    def _stop_there(self) -> None:
+        async def pause(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+            return str(await cluster.pause(ranks)) or f"nothing is running on {describe_ranks(ranks)}"
+
+        chosen = self._chosen()
+        self._submit(f"pausing {describe_ranks(chosen)}", pause(self._cluster.asynchronous, chosen))
+
+    def _resume(self) -> None:
+        async def resume(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+            return str(await cluster.resume("continue", ranks))
+
+        chosen = self._chosen()
+        self._submit(f"continuing {describe_ranks(chosen)}", resume(self._cluster.asynchronous, chosen))
+
+    def _confirm_restart(self) -> None:
+        """Ask for a second click, which counts for these ranks only: their variables are lost for good."""
+        self._to_restart = self._chosen()
+        self._question.value = html.draw_warning(f"What {describe_ranks(self._to_restart, 'holds')} will be lost.")
+        _set_visible(self._confirmation, is_visible=True)
+
+    def _restart(self) -> None:
+        async def restart(cluster: AsyncCluster, ranks: tuple[int, ...]) -> str:
+            await cluster.restart(ranks)
+            return f"{describe_fresh_ranks(ranks)}; the world is re-formed"
+
+        self._cancel_restart()
+        work = restart(self._cluster.asynchronous, self._to_restart)
+        self._submit(f"restarting {describe_ranks(self._to_restart)}", work)
+
+    def _cancel_restart(self) -> None:
+        _set_visible(self._confirmation, is_visible=False)
+
+    def _button(self, text: str, tooltip: str, on_click: Callable[[], object], icon: str = "", style: str = "") -> Any:
+        """A button as wide as its words, whose errors are shown in the message."""
+
+        def click(_: object) -> None:
+            self._delivery.record_click()
+            try:
+                on_click()
+            except JdistError as e:
+                self._show_message(worded(e), is_error=True)
+            self._draw_warning()
+
+        layout = Layout(width="auto", max_width="100%", align_self="flex-start")
+        made = ipywidgets.Button(description=text, tooltip=tooltip, icon=icon, button_style=style, layout=layout)
+        made.on_click(self._parentless.wrap(click))
+        return made
+
+    def _submit(self, text: str, work: Coroutine[Any, Any, str]) -> None:
+        """Do it without waiting, as this thread may be the one that the next click needs; show ``work``'s result."""
+        self._show_message(f"{text} …")
+
+        async def work_and_report() -> None:
+            try:
+                self._parentless.run(self._show_message, await work)
+            except (JdistError, OSError) as e:  # TimeoutError is an OSError
+                text = worded(e) if isinstance(e, JdistError) else str(e)
+                self._parentless.run(self._show_message, text, is_error=True)
+            if self._follower is not None:
+                self._follower.poll_now()
+
+        bridge().begin(work_and_report())
+
+
+# ---------------------------------------------------------------- clicks while a cell runs
+
+
+class ParentlessContext:
+    """Runs functions, from any thread, as if no message had caused them."""
+
+    def __init__(self, kernel: Any):
+        self._context = contextvars.copy_context()
+        parent = getattr(kernel, "_shell_parent", None)  # the public way would change other threads' parent, too
+        if isinstance(parent, contextvars.ContextVar):
+            self._context.run(parent.set, {})
+
+    def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function in this context."""
+        return self._context.copy().run(function, *args, **kwargs)
+
+    def wrap(self, function: Callable[P, R]) -> Callable[P, R]:
+        """A function that does so whenever it is called."""
+        return lambda *args, **kwargs: self.run(function, *args, **kwargs)
+
+
+class ClickDelivery:
+    """Whether clicks arrive while a cell runs, as far as is known."""
+
+    def __init__(self, kernel: Any):
+        self._kernel = kernel
+        self._is_late: bool | None = None
+
+    def record_click(self) -> None:
+        """Record that a click has arrived in this thread."""
+        self._is_late = threading.current_thread() is threading.main_thread()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether clicks arrive between cells only. Before the first click: whether no front end made a subshell."""
+        if self._is_late is not None:
+            return self._is_late
+        if not getattr(self._kernel, "_supports_kernel_subshells", False):
+            return True
+        manager = getattr(getattr(self._kernel, "shell_channel_thread", None), "manager", None)
+        return not (manager is not None and manager.list_subshell())
+
+
+# ---------------------------------------------------------------- widgets
+
+
+def _no_cluster() -> Sight:
+    return Sight("gone", f"no cluster is in use; {typed('start')} to make one")
+
+
+def _markup(text: str = "") -> Any:
+    return ipywidgets.HTML(text, layout=Layout(margin="0", overflow="auto"))
+
+
+def _row(*parts: Any) -> Any:
+    """Widgets side by side, and below each other where there is no room."""
+    return ipywidgets.HBox(parts, layout=Layout(flex_flow="row wrap", align_items="center", grid_gap="4px"))
+
+
+def _column(*parts: Any) -> Any:
+    return ipywidgets.VBox(parts)
+
+
+def _set_visible(widget: Any, is_visible: bool) -> None:
+    display = None if is_visible else "none"
+    if widget.layout.display != display:
+        widget.layout.display = display

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from jdist.client.doctor.diagnosis import Diagnosis, Examination
 from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
-from jdist.core.quantities import format_memory, format_rate
+from jdist.core.quantities import format_memory
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.text.tables import table
 
@@ -110,10 +110,8 @@ def _paths(seen: Examination) -> dict[str, str]:
         return table(["from \\ to", *(f"node {n}" for n in nodes)], rows)
     good = [p for p in paths.values() if not p.trouble]
     times = sorted(p.round_trip for p in good)
-    rates = sorted(p.bandwidth for p in good if p.bandwidth)
     text = f"{len(good)} of {len(paths)} network paths between nodes are open"
     text += f"; round trip {times[0] * 1e3:.2f} to {times[-1] * 1e3:.2f} ms" if times else ""
-    text += f"; bandwidth {format_rate(rates[0])} to {format_rate(rates[-1])}" if rates else ""
     return {"text/plain": text, "text/html": f"<div>{html.escape(text)}</div>"}
 
 
@@ -123,5 +121,4 @@ def _describe_path(path: NetworkPath | None) -> str:
     if path.trouble:
         return {"timeout": "blocked (dropped)", "refused": "blocked (refused)"}.get(path.kind, path.kind)
     name = "" if not path.name_trouble else ", name unknown"
-    rate = f", {format_rate(path.bandwidth)}" if path.bandwidth else ""
-    return f"{path.round_trip * 1e3:.2f} ms{rate}{name}"
+    return f"{path.round_trip * 1e3:.2f} ms{name}"

@@ -22,20 +22,17 @@ from jdist.notebook.text.drill_text import drill_bundle
 from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.registry import Words, option, verb
 
-_BURST = 0.3  # Seconds for which nodes send to each other to measure the bandwidth.
-_NO_BURST = "--no-bandwidth"
 _MOST_CALLS = 20_000  # A notebook keeps the trace beside its picture up to so many calls, of some 20 bytes each.
 
 
 def _finds_cluster(words: Words) -> bool:
     """A running cluster is examined unless other nodes are named."""
-    return not set(words) - {_NO_BURST} and bool(find.connections())
+    return not words and bool(find.connections())
 
 
 @verb(
     "doctor",
     add_start_options,
-    option(_NO_BURST, action="store_true", help="do not measure the bandwidth between nodes"),
     option("--drill", action="store_true", help="cause faults on a temporary cluster, and check that each is handled"),
     option("--json", metavar="FILE", help="also write the drill's report to this file"),
     attaches=_finds_cluster,
@@ -54,7 +51,6 @@ def doctor(s: Session, o: Namespace) -> bool | None:
         return _drill(s, o)
     if o.json is not None:
         raise UsageError(f"--json is for {typed('doctor')} --drill")
-    burst = 0.0 if o.no_bandwidth else _BURST
     spot = Replaceable(s.screen)
 
     def on_step(text: str) -> None:
@@ -63,9 +59,9 @@ def doctor(s: Session, o: Namespace) -> bool | None:
 
     diagnosis: Diagnosis
     if s.current is not None and not names_a_start(o):
-        diagnosis = s.cluster.doctor(burst, on_step=on_step)
+        diagnosis = s.cluster.doctor(on_step=on_step)
     else:
-        options = {"burst": burst, "on_step": on_step, "kind": s.kind, **start_options(o)}
+        options = {"on_step": on_step, "kind": s.kind, **start_options(o)}
         diagnosis = bridge().call(examine_beforehand(**options))
     spot.show(diagnosis_bundle(diagnosis))
     return diagnosis.is_well if s.kind == "command line" else None

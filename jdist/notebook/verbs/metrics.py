@@ -11,15 +11,12 @@ from jdist.notebook.verbs.registry import option, verb
     "metrics",
     option("--run", type=parse_count, default=0, metavar="N", help="number of a run; default: the last that logged"),
     option("--csv", metavar="FILE", help="write the points as a table: step, rank, name, value, time"),
-    option("--tensorboard", metavar="DIR", help="write event files for TensorBoard, a folder for each rank"),
     attaches=None,
 )
 def metrics(s: Session, o: Namespace) -> None:
-    """show what the ranks logged with `jdist.log` in a cell: metrics [--run N] [--csv FILE] [--tensorboard DIR]"""
+    """show what the ranks logged with `jdist.log` in a cell: metrics [--run N] [--csv FILE]"""
     found = s.cluster.metrics(o.run)
-    if not o.csv and not o.tensorboard:
-        s.screen.show(found.bundle())
     if o.csv:
         s.echo(f"{len(found):,} points written to {found.to_csv(o.csv)}")
-    if o.tensorboard:
-        s.echo(f"{len(found):,} points written to {found.to_tensorboard(o.tensorboard)}")
+    else:
+        s.screen.show(found.bundle())

@@ -44,7 +44,7 @@ def resources(s: Session, o: Namespace) -> None:
 
 @verb("panel", attaches=None)
 def panel(s: Session, o: Namespace) -> None:
-    """open a live panel with ranks, groups, verdicts and buttons, or a form that starts a cluster"""
+    """open a live panel: ranks, groups, verdicts, and buttons that interrupt, restart, pause and continue"""
     if not s.screen.is_live:
         status(s, o)
         s.screen.show(plain("(a panel that is kept up to date needs a notebook; this is the cluster as it is now)"))

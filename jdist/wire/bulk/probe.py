@@ -1,26 +1,20 @@
-"""Probe: whether a port of this node can be reached from another node, with which delay and bandwidth.
+"""Probe: whether a port of this node can be reached from another node, and with which delay.
 
 A listener is open for some seconds, at a port that the system chooses, as it does for Gloo and NCCL. It serves only
-peers that send its token. After the word ``ping`` it sends every byte back; after ``take`` it receives bytes until the
-peer stops, and reports how many and in how many nanoseconds.
+peers that send its token, and sends each further byte back.
 """
 
 import contextlib
 import hmac
 import socket
-import struct
 import threading
 import time
-from collections.abc import Iterator
 
 from jdist.core.errors import ConnectionLost
 from jdist.core.messages.nodes import NetworkPath
 
 _PINGS = 12
-_PIECE = 1 << 20
-_TAIL = struct.Struct("!QQ")
-_WORD = 4
-_MOST = 64  # Connections that a listener serves in all: two from each other node at a time, and some that fail.
+_MOST = 64  # Connections that a listener serves at a time: one from each other node, and some that fail.
 _IDLE = 5.0  # Seconds without a byte after which a connection is dropped.
 
 
@@ -67,36 +61,26 @@ class Listener:
             with peer, contextlib.suppress(OSError, ConnectionLost):
                 peer.settimeout(_IDLE)
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                request = _receive(peer, len(self._token) + _WORD)
-                token, word = request[:-_WORD], request[-_WORD:]
-                if not hmac.compare_digest(token, self._token) or word not in (b"ping", b"take"):
+                if not hmac.compare_digest(_receive(peer, len(self._token)), self._token):
                     return
-                got, began, buffer = 0, time.monotonic_ns(), bytearray(_PIECE)
-                while time.monotonic() < self._until and (count := peer.recv_into(buffer)):
-                    got += count
-                    if word == b"ping":
-                        peer.sendall(memoryview(buffer)[:count])
-                if word == b"take":
-                    peer.sendall(_TAIL.pack(got, max(1, time.monotonic_ns() - began)))
+                while time.monotonic() < self._until and (data := peer.recv(_PINGS)):
+                    peer.sendall(data)
         finally:
             self._slots.release()
 
 
-def probe_path(name: str, target: tuple[str, int], token: str, timeout: float, burst: float) -> NetworkPath:
+def probe_path(name: str, target: tuple[str, int], token: str, timeout: float) -> NetworkPath:
     """Probe the path to a listener at ``target``, and look up its host's ``name``. Errors are in the result.
 
-    ``timeout``: seconds for the lookup, and again for connecting; ``burst``: seconds of sending.
+    ``timeout``: seconds for the lookup, and again for connecting.
     """
     addresses, name_trouble = resolve(name, timeout)
-    found: dict[str, float] = {}
-    kind, trouble = "", ""
     try:
-        found["round_trip"] = _round_trip(target, token, timeout)
-        if burst > 0:
-            found["bandwidth"] = _bandwidth(target, token, timeout, burst)
+        round_trip = _round_trip(target, token, timeout)
     except (OSError, ConnectionLost) as e:
         kind, trouble = _explain(e, timeout)
-    return NetworkPath(name, addresses, name_trouble, trouble, kind, **found)
+        return NetworkPath(name, addresses, name_trouble, trouble, kind)
+    return NetworkPath(name, addresses, name_trouble, round_trip=round_trip)
 
 
 def resolve(name: str, timeout: float) -> tuple[tuple[str, ...], str]:
@@ -117,35 +101,17 @@ def resolve(name: str, timeout: float) -> tuple[tuple[str, ...], str]:
     return answer[0] if answer else ((), f"no answer of a name server within {timeout:g} s")
 
 
-@contextlib.contextmanager
-def _connection(target: tuple[str, int], token: str, word: bytes, timeout: float) -> Iterator[socket.socket]:
+def _round_trip(target: tuple[str, int], token: str, timeout: float) -> float:
+    times = []
     with socket.create_connection(target, timeout=timeout) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.sendall(token.encode() + word)
-        yield sock
-
-
-def _round_trip(target: tuple[str, int], token: str, timeout: float) -> float:
-    with _connection(target, token, b"ping", timeout) as sock:
-        times = []
+        sock.sendall(token.encode())
         for n in range(_PINGS):
             began = time.monotonic()
             sock.sendall(bytes([n]))
             _receive(sock, 1)
             times.append(time.monotonic() - began)
     return min(times)
-
-
-def _bandwidth(target: tuple[str, int], token: str, timeout: float, burst: float) -> float:
-    piece = bytes(_PIECE)
-    with _connection(target, token, b"take", timeout) as sock:
-        until = time.monotonic() + burst
-        while time.monotonic() < until:
-            sock.sendall(piece)
-        sock.shutdown(socket.SHUT_WR)
-        sock.settimeout(timeout + burst)  # bytes in flight on a slow path still have to arrive
-        got, nanoseconds = _TAIL.unpack(_receive(sock, _TAIL.size))
-    return float(got / (nanoseconds / 1e9))
 
 
 def _receive(sock: socket.socket, count: int) -> bytes:

@@ -17,8 +17,6 @@ from support.hosts.sshd import Sshd
 from support.waits import eventually
 
 ROOT = Path(jdist.__file__).parents[1]
-MAY_BE_LEFT_OUT = {"a rank runs out of memory"}
-"""Where this user may not make memory cgroups."""
 
 
 def drilled(**options: Any) -> Drill:
@@ -31,10 +29,9 @@ def expect_all_held(drill: Drill, hosts: list[str]) -> None:
     assert list(drill.hosts) == hosts
     assert [trial.fault for trial in drill.trials] == list(TRIALS)
     for trial in drill.trials:
-        if trial.fault not in MAY_BE_LEFT_OUT:
-            assert trial.result == "held", trial
-            assert trial.note == "", trial
-            assert trial.kept == trial.expected >= 1, trial
+        assert trial.result == "held", trial
+        assert trial.note == "", trial
+        assert trial.kept == trial.expected >= 1, trial
 
 
 def test_over_ssh(logins: Sshd, hosts: Bed, traces: Any) -> None:

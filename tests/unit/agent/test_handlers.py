@@ -98,7 +98,7 @@ class Bed:
             send=self._send,
             create_task=self.tasks.append,
         )
-        self.link, self.prewarmer, self.meter = Double(), Double(), Double()
+        self.link, self.prewarmer, self.resources = Double(), Double(), Double(with_gpu=lambda message: message)
         self.workers = Double(kernels=self.kernels, awaited=set(), welcome=None, start=self._start, end=self._end)
         self.workers.answers["have_processes"] = lambda _workers: not self.is_dying
         self.store = Double(address=("10.0.0.1", 29500), start=lambda *_: "the store's start")
@@ -110,10 +110,7 @@ class Bed:
             *(cast("Any", part) for part in (self.link, self.workers, self.store, self.prewarmer)),
             self.ledger,
             OutputRelay(self._send, self.logs),
-            *(
-                cast("Any", part)
-                for part in (self.meter, Double(), self.rank_queries, self.node_queries, self.code_sync)
-            ),
+            *(cast("Any", part) for part in (self.resources, self.rank_queries, self.node_queries, self.code_sync)),
         )
         self.graces: list[float] = []
         self.controller = ControllerHandlers(cast("NodeContext", node), parts, self._finish)
@@ -290,7 +287,6 @@ def test_a_rank_is_paused_or_done_after_all_that_it_wrote(bed: Bed) -> None:
     play(scene)
     assert bed.sent == [Output(7, (Text((11,), "stdout", "one\ntwo\n"),)), made, pause, RankDone(7, 11, "value")]
     assert bed.prewarmer.called("record_ended") == [[11]]
-    assert bed.meter.called("record_cell_end") == [[]]
     held = bed.controller.hello().held
     assert held is not None
     assert [w.run for w in held.workers] == [0, 0]
@@ -335,7 +331,7 @@ def test_what_a_worker_says_is_recorded_and_forwarded_unless_it_is_late(bed: Bed
     formed = WorldFormed(10, 5, "cpu", ())
     bed.events.handle_worker_message(formed)
     bed.events.handle_worker_message(Stalled(10, 99))  # the double of the queries calls it late
-    assert bed.meter.called("forward") == [[formed]]
+    assert bed.resources.called("with_gpu") == [[formed]]
     held = bed.controller.hello().held
     assert held is not None
     assert [w.generation for w in held.workers] == [5, 0]

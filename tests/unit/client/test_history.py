@@ -42,16 +42,15 @@ def the_cell(history: History) -> CellStep:
     return step
 
 
-@pytest.mark.parametrize(("values", "is_shown"), [((None, None), False), ((None, 3), True), ((0, 0), True)])
-def test_a_cell_is_done_when_its_run_is(values: tuple[object, object], is_shown: bool) -> None:
+def test_a_cell_is_done_when_its_run_is() -> None:
     history, run = History(), a_run()
     history.add_cell(run, "x", 2, is_setup=True)
     history.entitle(1, "In [4]: %%dist")
     step = the_cell(history)
-    assert (step.state, step.is_shown, step.is_setup, step.ranks) == ("running", True, True, (0, 1))
-    for message in (done(0, values[0]), done(1, values[1]), ended()):
+    assert (step.state, step.is_setup, step.ranks) == ("running", True, (0, 1))
+    for message in (done(0), done(1), ended()):
         run.feed(message)
-    assert (the_cell(history).state, step.is_shown, step.title) == ("done", is_shown, "In [4]: %%dist")
+    assert (the_cell(history).state, step.title) == ("done", "In [4]: %%dist")
 
 
 def test_a_cell_that_failed_says_why() -> None:

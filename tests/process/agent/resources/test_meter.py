@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,10 +14,13 @@ from typing import Any, cast
 import pytest
 
 from jdist.agent.node.gpus import CudaVisibility
-from jdist.agent.resources.gpu_stream import GpuStream
-from jdist.agent.resources.meter import ResourceMeter
+from jdist.agent.resources.meter import GpuStream, ResourceMeter
 from jdist.core.errors import UsageError
+from jdist.core.messages.base import QueryFailed
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.resources import NodeResources, ReadResources
+from jdist.core.observation import Activity
 from support.waits import eventually
 
 BUSY_CHILD = """
@@ -69,7 +73,7 @@ def test_a_busy_child_counts_for_its_process() -> None:
 
 
 def test_the_newest_reading_of_the_driver_and_none_after_the_end() -> None:
-    stream = GpuStream(1.0, (sys.executable, "-c", READINGS))
+    stream = GpuStream((sys.executable, "-c", READINGS))
     try:
         assert eventually(lambda: (r := stream.newest()) is not None and r.devices[0].used == 2)
         process = cast("subprocess.Popen[bytes]", stream._process)
@@ -79,7 +83,7 @@ def test_the_newest_reading_of_the_driver_and_none_after_the_end() -> None:
 
 
 def test_each_workers_gpu() -> None:
-    stream = GpuStream(1.0, (sys.executable, "-c", READINGS))
+    stream = GpuStream((sys.executable, "-c", READINGS))
     try:
         assert eventually(lambda: (r := stream.newest()) is not None and r.devices[0].used == 2)
 
@@ -95,3 +99,30 @@ def test_each_workers_gpu() -> None:
     assert (found.gpus, found.gpu_memory) == (1, 10)
     assert (found.node["gpu"][-1], found.node["gpu_memory"][-1]) == (0.5, 2.0)
     assert (found.ranks[0]["gpu"][-1], found.ranks[0]["gpu_memory"][-1]) == (0.5, 2.0)
+
+
+def test_an_answer_has_the_newest_reading_and_never_waits() -> None:
+    facts = {"pid": 41, "has_ended": False, "device": "", "gpu_index": 0}
+    kernels: dict[int, Any] = {0: SimpleNamespace(worker=0, **facts)}
+    answer = RankReply("q", 0, Observation("cuda:0", Activity("idle"), 1))
+    stream = GpuStream((sys.executable, "-c", READINGS))
+    meter = ResourceMeter(kernels, CudaVisibility(None), 1, stream)
+    try:
+        assert meter.with_gpu(answer).body.gpu is None, "nothing is known yet"
+        assert eventually(lambda: (r := stream.newest()) is not None and r.devices[0].used == 2)
+        found = meter.with_gpu(answer).body.gpu
+        assert (found.used, found.busy) == (2, 0.5)
+        silent = RankReply("q", 0, Observation("", Activity("silent"), 1))
+        assert meter.with_gpu(silent).body.gpu == found, "the device is that of its last answer"
+        other = RankReply("q", 0, QueryFailed("no"))
+        assert meter.with_gpu(other) is other
+    finally:
+        meter.close()
+
+
+def test_a_driver_that_is_missing_is_asked_once_where_no_gpu_is_seen() -> None:
+    missing = 'print(\'{"error": "no driver", "is_missing": true}\')'
+    stream = GpuStream((sys.executable, "-c", missing), is_patient=False)
+    assert eventually(lambda: stream._process is not None and stream._process.returncode is not None)
+    assert eventually(lambda: "jdist-gpu-stream" not in {thread.name for thread in threading.enumerate()})
+    assert stream.newest() is None

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from jdist.agent.resources.history import UsageHistory
-from jdist.agent.resources.usage import Usage
+from jdist.agent.resources.usage import Usage, UsageHistory
 
 
 def filled(count: int, capacity: int = 3600) -> UsageHistory:

@@ -278,26 +278,10 @@ def test_a_name_that_means_another_address_is_said_with_both() -> None:
 
 
 def test_names_that_several_nodes_share_are_nobodys_trouble() -> None:
-    other = NetworkPath("x", ("127.0.1.1",), "", round_trip=0.0001, bandwidth=1e9)
+    other = NetworkPath("x", ("127.0.1.1",), "", round_trip=0.0001)
     assert found(node(0, hostname="x"), node(1, hostname="x"), paths={(0, 1): other, (1, 0): other}) == ()
 
 
 def test_a_far_node_is_said_with_its_round_trip() -> None:
     (finding,) = found(*THREE, paths={(1, 2): way(2, round_trip=0.051)})
     assert "a round trip takes 51 ms from node 1 (b) to node 2 (c)" in finding.text
-
-
-def test_a_way_that_is_slower_than_the_others_is_said() -> None:
-    (finding,) = found(*THREE, paths={(1, 2): way(2, bandwidth=1e8)})
-    assert "only 100 MB/s from node 1 (b) to node 2 (c), the others usually 1.0 GB/s" in finding.text
-    assert "100 MB of gradients take 1.0 s" in finding.text
-
-
-def test_two_nodes_on_a_slow_network_are_told_what_it_costs() -> None:
-    slow = {(0, 1): way(1, bandwidth=1e6), (1, 0): way(0, bandwidth=1.1e6)}
-    (finding,) = found(node(0), node(1), paths=slow)
-    assert "only 1.0 MB/s from node 0 (a) to node 1 (b): 100 MB of gradients take 100.0 s" in finding.text
-
-
-def test_where_nothing_was_sent_no_bandwidth_is_judged() -> None:
-    assert found(node(0), node(1), paths={(0, 1): way(1, bandwidth=0.0), (1, 0): way(0, bandwidth=0.0)}) == ()

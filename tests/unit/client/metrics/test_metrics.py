@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -56,25 +55,6 @@ def test_a_csv_file(tmp_path: Path) -> None:
     assert [float(r["value"]) for r in rows] == pytest.approx([row[3] for row in metrics], nan_ok=True)
     with pytest.raises(UsageError, match=r"cannot be written to .*/none/m.csv: No such file"):
         metrics.to_csv(tmp_path / "none" / "m.csv")
-
-
-def test_event_files_for_tensorboard(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    target = Metrics(logged()).to_tensorboard(tmp_path)
-    assert target == tmp_path / "run3"
-    for rank in (0, 1):
-        events = accumulator.EventAccumulator(str(target / f"rank{rank}"))
-        events.Reload()
-        assert events.Tags()["scalars"] == ["loss", "lr"]
-        assert next((e.step, e.value) for e in events.Scalars("loss")) == (5, 0.5 + rank)
-        assert [e.step for e in events.Scalars("loss")] == [5, 6]
-
-
-def test_without_tensorboard_its_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
-    with pytest.raises(UsageError, match="pip install tensorboard; a CSV file needs no further package"):
-        Metrics(logged()).to_tensorboard(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_newest_runs_are_kept() -> None:

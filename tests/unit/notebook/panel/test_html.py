@@ -19,7 +19,7 @@ from jdist.core.remedy import Remedy
 from jdist.core.stacks import StackFrame
 from jdist.core.topology import Mesh
 from jdist.notebook.panel import html
-from jdist.notebook.panel.html import PAGE, Sight
+from jdist.notebook.panel.html import Sight
 from jdist.notebook.text.status_text import group_rows
 
 
@@ -77,8 +77,7 @@ def test_the_header_names_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
-    [("live", "idle"), ("silent", "does not answer"), ("gone", "gone"), ("paused", "idle"), ("watching", "idle")],
+    ("state", "says"), [("live", "idle"), ("silent", "does not answer"), ("gone", "gone"), ("watching", "idle")]
 )
 def test_the_header_says_how_it_is(state: str, says: str) -> None:
     assert words(html.draw_header(Sight(state, "", surveyed([row(0), row(1)])))).endswith(says)
@@ -92,16 +91,10 @@ def test_a_world_that_is_formed_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
-    [
-        ("watching", "nothing is asked"),
-        ("live", "up to date"),
-        ("paused", "paused: nobody"),
-        ("gone", "any more: nobody"),
-    ],
+    ("state", "says"), [("watching", "nothing is asked"), ("live", "up to date"), ("gone", "any more: nobody")]
 )
 def test_the_footer_says_whether_it_is_kept_up_to_date(state: str, says: str) -> None:
-    note = "nobody" if state in ("paused", "gone") else ""
+    note = "nobody" if state == "gone" else ""
     assert says in words(html.draw_footer(Sight(state, note, surveyed([row(0), row(1)]))))
 
 
@@ -111,7 +104,7 @@ def test_a_rank_in_a_collective() -> None:
     looked = {1: Observation("cuda:1", doing, 224_000_000, (GroupProgress.of("0", (0, 1), 17, 16, "world"),), (), 7)}
     said = words(html.draw_ranks(Sight("live", "", surveyed([row(0), row(1, "running", 7)]), looked)))
     assert "1 0 a cuda:1 ▶ running (run 7) all_reduce #17 of world at line 5, 3.2 s 87% 224 MB" in said
-    assert "Ranks 0-1 of 2: 1 idle, 1 running" in said
+    assert "Ranks 0-1: 1 idle, 1 running" in said
 
 
 def test_a_paused_rank() -> None:
@@ -121,7 +114,7 @@ def test_a_paused_rank() -> None:
     assert "⏸ run 7 on ranks 0-1: rank 1 is paused" in words(html.draw_header(sight))
     said = words(html.draw_ranks(sight))
     assert "⏸ paused (run 7) train_step, line 8: loss.backward()" in said
-    assert "Ranks 0-1 of 2: 1 running, 1 paused" in said
+    assert "Ranks 0-1: 1 running, 1 paused" in said
     assert "⏸ paused (run 7)" in html.draw_snapshot(sight)["text/plain"]
 
 
@@ -159,17 +152,6 @@ def test_a_state_is_a_sign_and_a_word(state: str) -> None:
     assert re.search(rf"[^\x00-\x7f] {state}<", markup)
 
 
-def test_many_ranks_are_shown_in_pages_of_the_same_size() -> None:
-    found = surveyed([row(rank) for rank in range(512)])
-    assert html.pages(512) == 512 // PAGE
-    for page in (0, 15):
-        markup = html.draw_ranks(Sight("live", "", found), page)
-        assert markup.count("<tr>") == PAGE + 1
-        assert len(markup) < 40_000
-    assert "Ranks 480-511 of 512: 512 idle" in words(markup)
-    assert (html.pages(0), html.pages(PAGE), html.pages(PAGE + 1)) == (1, 1, 2)
-
-
 def test_groups_and_the_mesh() -> None:
     made = (GroupSpec((0, 2), None, "evens"), GroupSpec((1, 3), None, ""), GroupSpec((0, 1), None, "old", (), True))
     found = surveyed(
@@ -192,16 +174,15 @@ def test_a_mesh_of_three_dimensions_has_a_row_for_each_of_the_outer_ones() -> No
     assert said == ("tp=0 tp=1 tp=2 pp=0 dp=0 0 1 2 pp=0 dp=1 3 4 5 pp=1 dp=0 6 7 8 pp=1 dp=1 9 10 11")
 
 
-REMEDY = Remedy("interrupt", "y")
-
-
-def test_a_verdict() -> None:
+def test_a_verdict_has_its_actions_while_they_have_an_effect() -> None:
     verdict = Verdict(
         3, "missing", (1,), (0,), "rank 1 has not entered it", ("rank 0 waits",), (Remedy("interrupt", "y"),)
     )
-    markup = html.draw_verdict(verdict)
+    found = surveyed([row(0), row(1)], verdicts=(verdict,))
+    markup = html.draw_verdicts(Sight("live", "", found))
     assert 'role="alert"' in markup
-    assert words(markup) == "● run 3 cannot finish: rank 1 has not entered it rank 0 waits"
+    assert words(markup) == "● run 3 cannot finish: rank 1 has not entered it rank 0 waits → %dist interrupt y"
+    assert words(html.draw_verdicts(Sight("gone", "", found))).endswith("rank 0 waits")
 
 
 EVIL = "<script>alert('&')</script>"
@@ -214,13 +195,13 @@ def test_what_others_wrote_is_never_markup() -> None:
     rows = [row(0, EVIL, 1, line=EVIL, death=EVIL), row(1)]
     found = surveyed(rows, ((1, EVIL, (0,), 1.0),), made=made, verdicts=(verdict,), reason=EVIL, hostnames=(EVIL, "b"))
     found = StatusReport("q", found.facts, found.ranks, found.runs, found.groups, found.verdicts, (EVIL,))
-    sight = Sight("paused", EVIL, found, looked)
+    sight = Sight("watching", EVIL, found, looked)
     parts = [
         html.draw_header(sight),
         html.draw_footer(sight),
         html.draw_ranks(sight),
         html.draw_groups(found),
-        html.draw_verdict(verdict),
+        html.draw_verdicts(sight),
         html.draw_message(EVIL, is_error=True),
         html.draw_warning(EVIL),
         html.draw_snapshot(sight)["text/html"],

@@ -49,8 +49,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeClusterPanel]:
 class FakeSession:
     """A session whose cluster a test changes by ``use``."""
 
-    kind = "notebook"
-
     def use(self, cluster: Any) -> None:
         self._follower(cluster)
 

@@ -28,10 +28,7 @@ def test_of_many_nodes_each_line_says_which_have_what() -> None:
     python = next(line for line in text.splitlines() if line.startswith("Python"))
     assert "0-18: 3.11.7" in python
     assert "19: 3.12.1" in python
-    assert (
-        "380 of 380 network paths between nodes are open; round trip 0.10 to 0.10 ms; bandwidth 1.0 GB/s to 1.0 GB/s"
-        in text
-    )
+    assert "380 of 380 network paths between nodes are open; round trip 0.10 to 0.10 ms" in text
 
 
 def test_ways_are_a_table_that_names_what_is_blocked() -> None:
@@ -39,7 +36,7 @@ def test_ways_are_a_table_that_names_what_is_blocked() -> None:
     text = shown(node(0), node(1), paths=blocked)["text/plain"]
     assert "blocked (dropped)" in text
     assert "blocked (refused)" in text
-    assert "0.10 ms, 1.0 GB/s" in shown(node(0), node(1))["text/plain"]
+    assert "0.10 ms" in shown(node(0), node(1))["text/plain"]
 
 
 def test_findings_come_with_how_bad_they_are_and_nothing_found_is_said() -> None:

@@ -19,12 +19,12 @@ def test_times_and_names_are_a_table() -> None:
 
 def test_what_failed_and_what_was_not_tried_is_said() -> None:
     failed = Trial("a node's agent is killed", "failed", "rank 1 has lost <names>", verdict_seconds=0.1)
-    skipped = Trial("a rank runs out of memory", "not tried", "no memory cgroup")
+    skipped = Trial("two ranks receive from each other", "not tried", "no gloo")
     noted = Trial("a rank's connections break", "held", note="the collectives went on")
     shown = drill_bundle([Drill("gloo", "local", 4, ("a",), 2.0, (HELD, failed, skipped, noted))])
     text = shown["text/plain"]
     assert "✗ a node's agent is killed: rank 1 has lost <names>" in text
-    assert "· a rank runs out of memory: no memory cgroup" in text
+    assert "· two ranks receive from each other: no gloo" in text
     assert "· a rank's connections break: the collectives went on" in text
     assert text.endswith("1 of 3 faults did not end as jdist promises")
     assert "&lt;names&gt;" in shown["text/html"]

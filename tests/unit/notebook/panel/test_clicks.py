@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jdist.notebook.panel.part import ClickDelivery, ParentlessContext, Visibility
+from jdist.notebook.panel.panel import ClickDelivery, ParentlessContext
 
 
 def kernel(subshells: list[str] | None) -> Any:
@@ -54,34 +54,3 @@ def test_what_is_done_apart_has_no_parent_and_leaves_the_callers_alone() -> None
 
 def test_a_kernel_that_keeps_no_parent_is_left_as_it_is() -> None:
     assert ParentlessContext(SimpleNamespace()).run(len, "abc") == 3
-
-
-def test_visibility_ends_some_time_after_the_last_tick() -> None:
-    now = [0.0]
-    returns: list[float] = []
-    visibility = Visibility(lambda: True, lambda: returns.append(now[0]), ParentlessContext(None), lambda: now[0])
-    visibility.begin()
-    assert visibility.widget.playing
-    now[0] = 14.0
-    assert visibility.is_visible()
-    visibility.widget.value = 1  # a tick
-    now[0] = 28.0
-    assert visibility.is_visible()
-    now[0] = 30.0
-    assert not visibility.is_visible()
-    visibility.probe()
-    assert not visibility.is_visible()
-    visibility.widget.value = 2
-    assert visibility.is_visible()
-    assert returns == [30.0]
-    visibility.end()
-    assert not visibility.widget.playing
-    visibility.begin()
-    assert visibility.is_visible()
-
-
-def test_where_ticks_cannot_be_heard_somebody_is_taken_to_look() -> None:
-    now = [0.0]
-    visibility = Visibility(lambda: False, list, ParentlessContext(None), lambda: now[0])
-    now[0] = 100.0
-    assert visibility.is_visible()
