@@ -11,10 +11,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from jdist.client.measure.pictures import sparkline
 from jdist.client.metrics.lines import MetricLines, Numbers, lines, rounded
 from jdist.client.metrics.marks import format_number, marks
 from jdist.core.metrics.series import MetricSeries
 from jdist.core.quantities import format_count
+from jdist.core.table import Table
 
 MIME = "application/vnd.jdist.metrics.v1+json"
 VERSION = 1
@@ -26,10 +28,8 @@ _MOST_NUMBERS = 20_000  # In all charts: about 170 kB.
 _MOST_STEPS, _LEAST_STEPS = 500, 40
 _MOST_MARKS = 20
 _SPARK_STEPS = 100
-_SPARK_WIDTH, _SPARK_HEIGHT = 260, 44
-_CELL = "padding:2px 12px 2px 0;vertical-align:middle;text-align:"
 
-HEADS = ("name", "step", "mean", "lowest", "highest", "ranks")
+_HEADS = ("name", "step", "mean", "lowest", "highest", "ranks")
 
 
 class MetricSummary(Struct, frozen=True):
@@ -85,31 +85,26 @@ class MetricChart:
         """The marks in words."""
         return _first([mark.text for mark in self.marks], _MOST_MARKS, "mark")
 
+    @property
+    def table(self) -> Table:
+        """The newest numbers, a row for each of the first names."""
+        more = len(self.summaries) - _MOST_ROWS
+        rows = (summary.texts for summary in self.summaries[:_MOST_ROWS])
+        return Table.of(_HEADS, rows, [f"… {more} more names"] if more > 0 else [])
+
     def text(self) -> str:
         """The newest numbers as a table, and the marks."""
-        rows = [HEADS, *(summary.texts for summary in self.summaries[:_MOST_ROWS])]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = ["  ".join((row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:]))) for row in rows]
-        if len(self.summaries) > _MOST_ROWS:
-            table.append(f"… {len(self.summaries) - _MOST_ROWS} more names")
-        return "\n".join((self.headline, *table, *(f"! {text}" for text in self.mark_texts)))
+        return "\n".join((self.headline, self.table.text(), *(f"! {text}" for text in self.mark_texts)))
 
     # ------------------------------------------------------------ HTML
 
     def html(self) -> str:
         """The same as HTML, with a small picture of each of the first names."""
-        aligned = [f'style="{_CELL}{"left" if i == 0 else "right"}"' for i in range(len(HEADS) + 1)]
-        heads = "".join(f"<th {a}>{html.escape(h)}</th>" for h, a in zip((*HEADS, ""), aligned, strict=True))
-        body = ""
-        for at, summary in enumerate(self.summaries[:_MOST_ROWS]):
-            picture = _spark(lines(self._series[summary.name], _SPARK_STEPS)) if at < _MOST_CHARTS else ""
-            texts = (*map(html.escape, summary.texts), picture)
-            body += f"<tr>{''.join(f'<td {a}>{t}</td>' for t, a in zip(texts, aligned, strict=True))}</tr>"
-        more = len(self.summaries) - _MOST_ROWS
-        told = [f"<div><strong>! {html.escape(text)}</strong></div>" for text in self.mark_texts]
-        told += [f"<div>… {more} more names</div>"] if more > 0 else []
-        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-        return f"<div><div>{html.escape(self.headline)}</div>{table}{''.join(told)}</div>"
+        first = self.summaries[:_MOST_CHARTS]
+        drawn = (lines(self._series[summary.name], _SPARK_STEPS) for summary in first)
+        pictures = [sparkline(*(a.tolist() for a in (each.steps, each.mean, each.low, each.high))) for each in drawn]
+        marked = "".join(f"<div><strong>! {html.escape(text)}</strong></div>" for text in self.mark_texts)
+        return f"<div><div>{html.escape(self.headline)}</div>{self.table.html(pictures)}{marked}</div>"
 
     # ------------------------------------------------------------ data
 
@@ -122,8 +117,7 @@ class MetricChart:
             "run": self._run,
             "headline": self.headline,
             "charts": [self._chart(name, room) for name in names],
-            "heads": list(HEADS),
-            "rows": [list(summary.texts) for summary in self.summaries[:_MOST_ROWS]],
+            **self.table.json(),
             "marks": self.mark_texts,
             "more": max(0, len(self._series) - _MOST_ROWS),
         }
@@ -181,30 +175,3 @@ def _values(found: MetricLines, rank: int) -> list[float | str | None]:
 def _first(texts: Sequence[str], most: int, what: str) -> list[str]:
     more = len(texts) - most
     return [*texts[:most], f"{format_count(more, f'more {what}')}"] if more > 0 else list(texts)
-
-
-# ---------------------------------------------------------------- small pictures
-
-
-def _spark(found: MetricLines) -> str:
-    """The mean, and the range of the ranks behind it, as a small SVG without words."""
-    low, high = _bounds(found)
-    steps = [(float(step) - float(found.steps[0])) for step in found.steps]
-    across = (_SPARK_WIDTH - 4) / (steps[-1] or 1.0)
-    up = (_SPARK_HEIGHT - 6) / ((high - low) or 1.0)
-
-    def points(numbers: Numbers) -> list[str]:
-        pairs = zip(steps, numbers.tolist(), strict=True)
-        return [f"{2 + x * across:.4g},{3 + (high - y) * up:.4g}" for x, y in pairs if math.isfinite(y)]
-
-    band, mean = " ".join([*points(found.high), *points(found.low)[::-1]]), " ".join(points(found.mean))
-    return (
-        f'<svg width="{_SPARK_WIDTH}" height="{_SPARK_HEIGHT}" role="img" aria-label="mean and range over ranks">'
-        f'<polygon points="{band}" fill="#1f77b4" fill-opacity=".25"/>'
-        f'<polyline points="{mean}" fill="none" stroke="#1f77b4" stroke-width="1.5"/></svg>'
-    )
-
-
-def _bounds(found: MetricLines) -> tuple[float, float]:
-    numbers = [n for n in (*found.low.tolist(), *found.high.tolist()) if math.isfinite(n)]
-    return min(numbers, default=0.0), max(numbers, default=0.0)

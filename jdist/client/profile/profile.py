@@ -3,7 +3,7 @@
 import gzip
 import html
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from jdist.client.attachment import Attachment
 from jdist.client.profile.chrome import chrome
 from jdist.client.profile.columns import columns
 from jdist.client.profile.operators import RankOperators, decode, with_ends
-from jdist.client.profile.report import LEFT, PLACE_HEADS, ProfileReport
+from jdist.client.profile.report import ProfileReport
 from jdist.client.profile.shares import Place, Shares
 from jdist.client.run import CellRun
 from jdist.client.trace import svg
@@ -21,7 +21,6 @@ from jdist.core.errors import UsageError
 from jdist.core.messages.observation import RankTrace
 from jdist.core.ranks import describe_ranks, ranks_by
 
-_CELL = "padding:2px 12px 2px 0;vertical-align:top;text-align:"
 _MOST_CALLS = 20_000  # A notebook keeps the timeline only if there are no more calls than this.
 
 
@@ -80,20 +79,10 @@ class Profile:
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in r.notes)
         return (
             f"<div><strong>{html.escape(r.headline)}</strong></div><div>{html.escape(r.finding)}</div>"
-            f"{_table(r.heads, r.table())}{_table(PLACE_HEADS, r.place_table()) if r.places else ''}"
+            f"{r.table.html()}{r.place_table.html() if r.places else ''}"
             f'<div style="overflow-x:auto;margin:6px 0">{picture}</div>'
             f'<div style="opacity:.75">{notes}</div>'
         )
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    aligned = [f'style="{_CELL}{"left" if head in LEFT else "right"}"' for head in heads]
-    top = "".join(f"<th {a}>{html.escape(h)}</th>" for h, a in zip(heads, aligned, strict=True))
-    body = ""
-    for row in rows:
-        cells = "".join(f"<td {a}>{html.escape(c)}</td>" for c, a in zip(row, aligned, strict=True))
-        body += f"<tr>{cells}</tr>"
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 async def collect_profile(attachment: Attachment, which: CellRun | int) -> Profile:

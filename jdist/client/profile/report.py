@@ -1,6 +1,6 @@
 """The report of a profile: its headline, finding and notes, and its tables, as text. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -9,10 +9,10 @@ from jdist.client.profile.shares import IN_PYTHON, UNRECORDED, Filled, Place, Sh
 from jdist.client.trace.report import TraceReport
 from jdist.core.quantities import format_count, format_interval
 from jdist.core.ranks import describe_ranks, ranks_by
+from jdist.core.table import Table
 
-HEADS = ("rank", "node", "compute", "collectives", "waiting", "data loading", IN_PYTHON, UNRECORDED, "steps")
-PLACE_HEADS = ("collective", "times", "waited", "slowest", "meanwhile, the slowest rank was in")
-LEFT = frozenset({"node", "steps", "collective", "slowest", PLACE_HEADS[-1]})  # Aligned to the left.
+_HEADS = ("rank", "node", "compute", "collectives", "waiting", "data loading", IN_PYTHON, UNRECORDED, "steps")
+_PLACE_HEADS = ("collective", "times", "waited", "slowest", "meanwhile, the slowest rank was in")
 _MOST_PLACES = 8
 _MOST_INSTEAD = 3
 _WORTH_SAYING = 0.01  # The finding ignores waiting of less than this fraction of the ranks' time.
@@ -91,43 +91,36 @@ class ProfileReport(Struct, frozen=True):
         line = f" at {place.call.place}" if place.call.place else ""
         return f"{place.call.op} of {self.trace.label(place.call.group)}{line}"
 
-    def table(self) -> list[list[str]]:
-        """One row of cells per rank, under :attr:`heads`."""
+    @property
+    def table(self) -> Table:
+        """A row for each rank, without columns that are empty on every rank."""
         rows = []
         for rank, s in sorted(self.shares.items()):
             ends = self.ranks[rank].steps
             steps = ""
             if len(ends) > 1:
                 steps = f"{len(ends):,} of {format_interval(float(ends[-1] - ends[0]) / (len(ends) - 1))}"
-            times = (s.computing, s.collectives, s.waiting, s.loading, s.other, s.unrecorded)
-            rows.append([str(rank), self.trace.places.get(rank, ""), *map(format_interval, times), steps])
-        return [[cell for cell, head in zip(row, HEADS, strict=True) if head in self.heads] for row in rows]
+            times = (s.computing, s.collectives, s.waiting, s.loading, s.other)
+            unrecorded = format_interval(s.unrecorded) if s.unrecorded > _SHORT else ""
+            rows.append((rank, self.trace.places.get(rank), *map(format_interval, times), unrecorded, steps))
+        return Table.of(_HEADS, rows).without_empty(UNRECORDED, "steps")
 
     @property
-    def heads(self) -> tuple[str, ...]:
-        """The column heads, without columns that are empty on every rank."""
-        empty = set()
-        if all(s.unrecorded <= _SHORT for s in self.shares.values()):
-            empty.add(UNRECORDED)
-        if all(len(self.ranks[r].steps) < 2 for r in self.shares):
-            empty.add("steps")
-        return tuple(head for head in HEADS if head not in empty)
-
-    def place_table(self) -> list[list[str]]:
-        """One row of cells for each place where ranks waited, under :data:`PLACE_HEADS`."""
+    def place_table(self) -> Table:
+        """A row for each of the places where ranks waited longest."""
         rows = []
         for place in self.places[:_MOST_PLACES]:
             times = place.last.get(place.slowest, 0)
             slowest = f"rank {place.slowest}, {times:,} of {place.calls:,} times"
             waited = format_interval(place.waited)
-            rows.append([self._name(place), f"{place.calls:,}", waited, slowest, _instead(place)])
-        return rows
+            rows.append((self._name(place), f"{place.calls:,}", waited, slowest, _instead(place)))
+        return Table.of(_PLACE_HEADS, rows)
 
     def text(self) -> str:
         """The whole report, for terminals."""
-        lines = [self.headline, self.finding, "", *_grid(self.heads, self.table())]
+        lines = [self.headline, self.finding, "", self.table.text()]
         if self.places:
-            lines += ["", *_grid(PLACE_HEADS, self.place_table())]
+            lines += ["", self.place_table.text()]
         return "\n".join([*lines, *self.notes])
 
 
@@ -139,11 +132,3 @@ def _instead(place: Place) -> str:
     if unknown <= _WORTH_SAYING * place.meanwhile:
         return parts
     return f"{parts} ({format_interval(unknown)} not recorded)" if parts else f"{UNRECORDED} {format_interval(unknown)}"
-
-
-def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    columns = []
-    for head, cells in zip(heads, zip(heads, *rows, strict=True), strict=True):
-        width = max(map(len, cells))
-        columns.append([cell.ljust(width) if head in LEFT else cell.rjust(width) for cell in cells])
-    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]

@@ -10,6 +10,7 @@ from msgspec import Struct
 from jdist.client.point_table import PointTable
 from jdist.core.messages.resources import RunInterval, Series
 from jdist.core.quantities import format_count, format_memory, format_rate, format_whole_seconds
+from jdist.core.table import Table
 
 QUANTITIES = ("cpu", "memory", "gpu", "gpu_memory", "received", "sent")
 
@@ -95,19 +96,17 @@ class Resources(PointTable):
         """The nodes that did not answer, in words."""
         return [f"node {node} is left out: {reason}" for node, reason in sorted(self.missing.items())]
 
-    def summary(self, ranks: Sequence[int] | None = None) -> tuple[list[str], list[list[str]]]:
-        """Column heads and rows of text: the newest numbers of nodes and ranks, with mean and peak of that time."""
+    def summary(self, ranks: Sequence[int] | None = None) -> Table:
+        """A row for each node and rank: the newest numbers, with mean and peak of that time."""
         of = [(f"node {n} ({u.hostname})", u.series) for n, u in sorted(self.nodes.items())]
         of += [(f"rank {r}", u.series) for r, u in sorted(self.ranks.items()) if ranks is None or r in ranks]
         known = {name for _, series in of for name in series}
         columns = [column for column in _COLUMNS if column.quantity in known]
-        return ["", *(c.head for c in columns)], [[name, *(c.text(series) for c in columns)] for name, series in of]
+        rows = ((name, *(c.text(series) for c in columns)) for name, series in of)
+        return Table.of(("", *(c.head for c in columns)), rows, self.notes)
 
     def __repr__(self) -> str:
-        heads, rows = self.summary()
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        lines = ["  ".join((r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:]))) for r in (heads, *rows)]
-        return "\n".join((self.headline, *(line.rstrip() for line in lines), *self.notes))
+        return f"{self.headline}\n{self.summary().text()}"
 
 
 class _Column(Struct, frozen=True):

@@ -10,9 +10,9 @@ from jdist.client.trace.timeline import Bar, Row, Timeline
 from jdist.core.observation import Call
 from jdist.core.quantities import format_count, format_interval
 from jdist.core.ranks import describe_ranks, ranks_by
+from jdist.core.table import Table
 
-HEADS = ("rank", "node", "calls", "in calls", "waited", "made others wait", "longest wait")
-NUMERIC = frozenset({"rank", "calls", "in calls", "waited", "made others wait"})  # Aligned to the right.
+_HEADS = ("rank", "node", "calls", "in calls", "waited", "made others wait", "longest wait")
 _WORTH_SAYING = 0.01  # Waiting of less than this part of the ranks' time is not in the headline.
 _WORTH_NAMING = 0.1  # Ranks charged with less than this part of a wait are not named.
 _LEAST_ERROR = 1e-4  # Clocks that agree within this many seconds need no note.
@@ -104,8 +104,9 @@ class TraceReport(Struct, frozen=True):
         """``all_reduce #3 of world at cell line 5``."""
         return f"{title(call)} of {self.label(call.group)}{_line(call)}"
 
-    def table(self) -> list[list[str]]:
-        """Cells by rank, under :data:`HEADS`; ranks that are not drawn have the reason."""
+    @property
+    def table(self) -> Table:
+        """A row for each rank, with the reason where a rank is not drawn, and the notes."""
         rows = {rank: ["?", "?", "?", reason] for rank, reason in self.absent.items()}
         rows |= {rank: ["0", "0", "0", "took no part in this run"] for rank in self.elsewhere}
         for row in self.timeline.rows:
@@ -117,10 +118,10 @@ class TraceReport(Struct, frozen=True):
             calls = f"{len(row.bars):,}" + (f" (+{row.left_out:,})" if row.left_out else "")
             rows[row.rank] = [calls, format_interval(row.inside), waited, where]
         caused = {rank: format_interval(seconds) for rank, seconds in self.timeline.caused.items()}
-        return [
-            [str(r), self.places.get(r, ""), *cells[:3], caused.get(r, cells[0]), cells[3]]
-            for r, cells in sorted(rows.items())
-        ]
+        lines = (
+            (r, self.places.get(r), *cells[:3], caused.get(r, cells[0]), cells[3]) for r, cells in sorted(rows.items())
+        )
+        return Table.of(_HEADS, lines, self.notes)
 
     def waited_for(self, bar: Bar) -> str:
         """``for rank 2`` or ``mostly for ranks 1, 3``, the rank that was charged most first."""
@@ -157,12 +158,7 @@ class TraceReport(Struct, frozen=True):
             lines.append(f"{'':{wide}} 0{format_interval(t.span):>{_COLUMNS - 1}}")
             legend = f"{_WORK} in a call   {_WAIT} waiting there for another rank   {_CELL} elsewhere in the cell"
             lines.append(f"{'':{wide}} {legend}")
-        columns = []
-        for head, cells in zip(HEADS, zip(HEADS, *self.table(), strict=True), strict=True):
-            width = max(map(len, cells))
-            columns.append([cell.rjust(width) if head in NUMERIC else cell.ljust(width) for cell in cells])
-        grid = ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
-        return "\n".join([*lines, "", *grid, *self.notes])
+        return "\n".join([*lines, "", self.table.text()])
 
 
 def _strip(row: Row, span: float) -> str:

@@ -11,7 +11,7 @@ from jdist.client.link import Link
 from jdist.client.trace import chrome, svg
 from jdist.client.trace.clocks import Clocks, Hosts, Trips, estimate
 from jdist.client.trace.match_calls import Meeting, Traces, match
-from jdist.client.trace.report import HEADS, NUMERIC, TraceReport
+from jdist.client.trace.report import TraceReport
 from jdist.client.trace.timeline import timeline
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
@@ -25,7 +25,6 @@ from jdist.core.observation import Call
 _TIMEOUT = 20.0
 _SAME_HOST_ERROR = 2e-3  # Seconds beyond their errors by which clocks of nodes with one host name may differ.
 Revise = Callable[[int, RankTrace], RankTrace]
-_CELL = "padding:2px 12px 2px 0;vertical-align:top;text-align:"
 
 
 class Trace:
@@ -81,18 +80,9 @@ class Trace:
     def _repr_html_(self) -> str:
         r = self.report
         picture = svg.svg(r) if r.timeline.rows else ""
-        notes = "".join(f"<div>{html.escape(note)}</div>" for note in r.notes)
-        aligned = [f'style="{_CELL}{"right" if head in NUMERIC else "left"}"' for head in HEADS]
-        top = "".join(f"<th {a}>{html.escape(h)}</th>" for h, a in zip(HEADS, aligned, strict=True))
-        rows = ""
-        for row in r.table():
-            cells = "".join(f"<td {a}>{html.escape(c)}</td>" for c, a in zip(row, aligned, strict=True))
-            rows += f"<tr>{cells}</tr>"
         return (
             f"<div><strong>{html.escape(r.headline)}</strong></div><div>{html.escape(r.finding)}</div>"
-            f'<div style="overflow-x:auto;margin:6px 0">{picture}</div>'
-            f"<table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table>"
-            f'<div style="opacity:.75">{notes}</div>'
+            f'<div style="overflow-x:auto;margin:6px 0">{picture}</div>{r.table.html()}'
         )
 
 

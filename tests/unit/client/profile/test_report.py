@@ -120,8 +120,8 @@ def test_what_was_left_out_is_said_and_its_time_counts() -> None:
     assert "rank 1: torch.profiler could not be read" in text
     assert "rank 2: no profile of run 3" in text
     assert "rank 1: operators were recorded in 1 window, with up to 8 s not recorded" in text
-    assert "not recorded" in found.report.heads
-    assert "not recorded" not in slow_rank().report.heads
+    assert "not recorded" in found.report.table.columns
+    assert "not recorded" not in slow_rank().report.table.columns
 
 
 def test_the_chrome_trace_has_a_process_for_each_rank(tmp_path: Path) -> None:

@@ -45,9 +45,9 @@ def test_the_summary() -> None:
         "rank 1            1.00  0.75  1.00   1 GiB  1 GiB",
         "node 1 is left out: it is not attached",
     ]
-    heads, rows = found(gpu=(0.1, 0.5, 0.9)).summary(ranks=[1])
-    assert heads[-3:] == ["GPU busy", "mean", "received"]
-    assert [row[0] for row in rows] == ["node 0 (a)", "rank 1"]
+    summary = found(gpu=(0.1, 0.5, 0.9)).summary(ranks=[1])
+    assert summary.columns[-3:] == ("GPU busy", "mean", "received")
+    assert [row[0] for row in summary.rows] == ["node 0 (a)", "rank 1"]
 
 
 def test_what_a_browser_is_sent() -> None:

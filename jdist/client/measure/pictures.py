@@ -1,52 +1,62 @@
-"""Small tables, and heat pictures of tensors, as ``%dist status``, ``groups``, ``list`` and ``show`` display them."""
+"""Small pictures of numbers: a line over steps, a histogram, and a heat picture of a tensor. Pure."""
 
 import html
 import math
-import re
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-_NUMBER = re.compile(r"^[-+]?[\d,.]+(?:[eE][-+]?\d+)?\s?(?:%|s|ms|[kMG]i?B)?$|^[-\u2013\u2014]?$|^[-+]?(?:nan|inf)$")
-_CELL = "padding:2px 10px 2px 0;vertical-align:top"
-_MOST_CELLS = 32  # A picture has at most so many cells a side; larger tensors are averaged down.
+_SPARK_WIDTH, _SPARK_HEIGHT = 260, 44
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_BARS_WIDTH, _BARS_HEIGHT = 192, 40  # Pixels of a histogram, and of its highest bar.
+_MOST_CELLS = 32  # A heat picture has at most so many cells a side; larger tensors are averaged down.
 _SHADES = 7
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str, str]:
-    """``{"text/plain", "text/html"}`` of a table; columns that hold only numbers are set to the right."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
-    columns = [[row[i] for row in cells if i < len(row)] for i in range(len(headers))]
-    right = [any(column) and all(map(_NUMBER.match, column)) for column in columns]
-    return {"text/plain": _plain(headers, cells, right), "text/html": _html(headers, cells, right)}
+def sparkline(steps: Sequence[float], mean: Sequence[float], low: Sequence[float], high: Sequence[float]) -> str:
+    """The mean, and the range behind it, as a small SVG without words; numbers that are not finite are left out."""
+    ends = [number for number in (*low, *high) if math.isfinite(number)]
+    least, most = min(ends, default=0.0), max(ends, default=0.0)
+    across = (_SPARK_WIDTH - 4) / ((steps[-1] - steps[0]) or 1.0)
+    up = (_SPARK_HEIGHT - 6) / ((most - least) or 1.0)
+
+    def points(numbers: Sequence[float]) -> list[str]:
+        pairs = zip(steps, numbers, strict=True)
+        return [f"{2 + (x - steps[0]) * across:.4g},{3 + (most - y) * up:.4g}" for x, y in pairs if math.isfinite(y)]
+
+    return (
+        f'<svg width="{_SPARK_WIDTH}" height="{_SPARK_HEIGHT}" role="img" aria-label="mean and range over ranks">'
+        f'<polygon points="{" ".join([*points(high), *points(low)[::-1]])}" fill="#1f77b4" fill-opacity=".25"/>'
+        f'<polyline points="{" ".join(points(mean))}" fill="none" stroke="#1f77b4" stroke-width="1.5"/></svg>'
+    )
 
 
-def _plain(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
-    grid = [[" ".join(cell.split("\n")) for cell in row] for row in (heads, *rows)]
-    widths = [max(_width(row[i]) for row in grid if i < len(row)) for i in range(len(heads))]
-    lines = []
-    for row in grid:
-        padded = []
-        for cell, width, is_right in zip(row, widths, right, strict=False):
-            space = " " * (width - _width(cell))
-            padded.append(space + cell if is_right else cell + space)
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+def histogram_line(counts: Sequence[int]) -> str:
+    """A block character for each bin: the higher, the more elements; a space for none."""
+    most = max(counts, default=0) or 1
+    return "".join(_BLOCKS[math.ceil(count / most * (len(_BLOCKS) - 1))] for count in counts)
 
 
-def _width(text: str) -> int:
-    """Columns that the text takes in a terminal."""
-    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
-    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
-
-
-def _html(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
-    align = [f"text-align:{'right' if r else 'left'};{_CELL}" for r in right]
-    top = "".join(f'<th style="{a}">{html.escape(h)}</th>' for h, a in zip(heads, align, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{a}">{html.escape(c)}</td>' for c, a in zip(row, align, strict=False)) + "</tr>"
-        for row in rows
-    ).replace("\n", "<br>")
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+def histogram_svg(histogram: Mapping[str, Any]) -> str:
+    """A bar for each bin, in the colour of the text; the title says where most elements are."""
+    low, high, counts = histogram["low"], histogram["high"], histogram["counts"]
+    most, size = max(counts), len(counts)
+    bar = _BARS_WIDTH / size
+    heights = [max(1.0, count / most * _BARS_HEIGHT) if count else 0.0 for count in counts]
+    path = "".join(
+        f"M{i * bar:.4g} {_BARS_HEIGHT}v-{height:.3g}h{bar - 1:.3g}v{height:.3g}z"
+        for i, height in enumerate(heights)
+        if height
+    )
+    title = f"{sum(counts):,} elements from {low:.4g} to {high:.4g}"
+    if most:
+        at = counts.index(most)
+        ends = (low * (1 - i / size) + high * (i / size) for i in (at, at + 1))
+        title += f"; the most, {most:,}, from {' to '.join(f'{end:.4g}' for end in ends)}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{_BARS_WIDTH}" height="{_BARS_HEIGHT + 1}" '
+        f'fill="currentColor" fill-opacity="0.65"><title>{title}</title><path d="{path}"/>'
+        f'<rect y="{_BARS_HEIGHT}" width="{_BARS_WIDTH}" height="1"/></svg>'
+    )
 
 
 def thumb_svg(matrix: Sequence[Sequence[float]]) -> str:
