@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from jdist.client.resources.resources import Resources
+from jdist.client.measure.resources import Resources
 from jdist.core.messages.resources import Series
 from jdist.core.ranks import RankSet
 
@@ -17,7 +17,7 @@ class RankSeries(Struct, frozen=True):
 
 
 class NodeSeries(Struct, frozen=True):
-    """What a node and its ranks have used; see :class:`jdist.client.resources.resources.NodeUsage`."""
+    """What a node and its ranks have used; see :class:`jdist.client.measure.resources.NodeUsage`."""
 
     node: int
     hostname: str

@@ -26,7 +26,6 @@ class OperatorTable:
         self._count = 0
         self.left_out = 0
         self.longest_left_out = 0
-        self.left_out_seconds = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,18 +88,7 @@ class OperatorTable:
         self.left_out += int(gone.sum())
         if gone.any():
             self.longest_left_out = max(self.longest_left_out, int(everything["duration"][gone].max()))
-        self.left_out_seconds += (self._busy(everything) - self._busy(kept)) / 1e9
         self._parts, self._count = [kept], len(kept)
 
     def _is_loading(self, columns: Columns) -> Any:
         return np.isin(columns["name"], [i for name, i in self._names.items() if name.startswith(LOADING)])
-
-    def _busy(self, columns: Columns) -> float:
-        """Nanoseconds of the main thread in operators and in loading, nested ones counted once."""
-        counts = (columns["kind"] == OPERATOR) | self._is_loading(columns)
-        own = columns[(columns["thread"] == MAIN) & counts]
-        if not len(own):
-            return 0.0
-        starts, ends = own["start"], own["start"] + own["duration"]
-        before = np.concatenate(([starts[0]], np.maximum.accumulate(ends)[:-1]))
-        return float(np.maximum(0, ends - np.maximum(starts, before)).sum())
