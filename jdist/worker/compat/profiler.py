@@ -31,7 +31,6 @@ _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _SILENT = "99"
 _CODE = os.path.dirname(torch.__file__)
 _OPTIM = os.path.join(_CODE, "optim")
-_STEP = "Optimizer.step#"  # Prefix of the scopes in which optimizers step.
 _MOST_ROWS, _NAME_WIDTH = 10, 40  # Of the table of operators.
 
 RawEvent = tuple[str, int, int, int, bool, bool, int]  # name, start and duration in ns, thread, scope, async, stream
@@ -91,9 +90,9 @@ def operator_table(recordings: Sequence[Any]) -> str:
 class OpenScopes:
     """Counts the scopes (``record_function``) that the main thread has opened while it was recorded."""
 
-    def __init__(self, on_optimizer_step: Callable[[FrameType | None], None]) -> None:
-        """``on_optimizer_step`` is called when an optimizer's scope has ended, with the frame that called its step."""
-        self._on_optimizer_step = on_optimizer_step
+    def __init__(self, on_end: Callable[[FrameType | None], None]) -> None:
+        """``on_end`` is called when a scope has ended, with the innermost frame outside of torch's optimizers."""
+        self._on_end = on_end
         self._is_recording = False
         self._begun = 0
         self._open: set[int] = set()
@@ -129,8 +128,7 @@ class OpenScopes:
             finally:
                 if threading.get_ident() == main:
                     self._open.discard(id(own))
-                    if own.name.startswith(_STEP):
-                        self._on_optimizer_step(_caller_of_step(sys._getframe(1)))
+                    self._on_end(_beyond_optimizers(sys._getframe(1)))
 
         scope.__enter__, scope.__exit__ = counting_enter, counting_leave
         try:
@@ -148,7 +146,7 @@ def may_have_scopes(frame: FrameType | None) -> bool:
     return False
 
 
-def _caller_of_step(frame: FrameType | None) -> FrameType | None:
+def _beyond_optimizers(frame: FrameType | None) -> FrameType | None:
     while frame is not None and frame.f_code.co_filename.startswith(_OPTIM):
         frame = frame.f_back
     return frame

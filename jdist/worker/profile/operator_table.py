@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jdist.core.profile import COLLECTIVE, KERNEL, LOADING, MAIN, OPERATOR, SCOPE
+from jdist.core.profile import COLLECTIVE, KERNEL, MAIN, OPERATOR, SCOPE
 from jdist.worker.compat.profiler import RawEvent
 
 _COMMUNICATION = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
@@ -75,10 +75,10 @@ class OperatorTable:
         return joined
 
     def _leave_out(self) -> None:
-        """Drop the shortest. Collectives and data loading are dropped last, since they show who waited for what."""
+        """Drop the shortest. Collectives are dropped last, since they show who waited for whom."""
         everything = self._joined()
         weight = everything["duration"].copy()
-        matters = (everything["kind"] == COLLECTIVE) | self._is_loading(everything)
+        matters = everything["kind"] == COLLECTIVE
         if matters.sum() <= self._most // 2:
             weight[matters] = _LONGEST
         order = np.argsort(weight, kind="stable")
@@ -89,6 +89,3 @@ class OperatorTable:
         if gone.any():
             self.longest_left_out = max(self.longest_left_out, int(everything["duration"][gone].max()))
         self._parts, self._count = [kept], len(kept)
-
-    def _is_loading(self, columns: Columns) -> Any:
-        return np.isin(columns["name"], [i for name, i in self._names.items() if name.startswith(LOADING)])

@@ -3,9 +3,9 @@
 torch keeps everything in memory until it is stopped, and then needs 10 µs per operator. So the recording is divided
 into windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next moment
 of the series 10 s, 20 s, 40 s, … after the cell's start, on all ranks at about the same time. Where operators are
-long, a window lasts as long as the cell. The main thread ends and begins windows where a step ends or, asked by a
-watcher thread, between two bytecodes. None begins while a scope may be open, because torch would then close the scope
-in freed memory.
+long, a window lasts as long as the cell. The main thread ends and begins windows where a step or scope ends or, asked
+by a watcher thread, between two bytecodes. None begins while a scope may be open, because torch would then close the
+scope in freed memory.
 """
 
 import ctypes
@@ -125,8 +125,10 @@ class Recorder:
         self._kept = OperatorTable(options.most_operators)
         self._scopes = profiler.OpenScopes(self._turn_if_asked)
         self._recording: Any = None
-        self._tabulated: list[Any] = []  # Recordings that torch's table is made of.
+        self._for_table: list[Any] = []  # Recordings of which torch's table will be made.
         self._room = _MOST_TABULATED
+        self._table, self._tabulated = "", 0
+        self._reading = threading.Lock()
         self._is_changing = False
         self._window = 0  # When the part that is recorded now began.
         self._windows: list[tuple[int, int]] = []
@@ -157,6 +159,8 @@ class Recorder:
 
     def read(self) -> RankProfile:
         """The recording, once the cell is over."""
+        with self._reading:
+            self._make_table()
         columns, began = self._kept.columns(), self.began
         return RankProfile(
             run=self.run,
@@ -174,9 +178,18 @@ class Recorder:
             left_out=self._kept.left_out,
             longest_left_out=self._kept.longest_left_out,
             reason=self.reason,
-            table=profiler.operator_table(self._tabulated),
-            tabulated=len(self._tabulated),
+            table=self._table,
+            tabulated=self._tabulated,
         )
+
+    def _make_table(self) -> None:
+        """Make torch's table, once, and let go of what it is made of."""
+        recordings, self._for_table = self._for_table, []
+        if recordings:
+            try:
+                self._table, self._tabulated = profiler.operator_table(recordings), len(recordings)
+            except Exception as e:
+                self.reason = self.reason or f"torch.profiler could not sum up the operators: {describe_error(e)}"
 
     # ------------------------------------------------------------ windows
 
@@ -216,7 +229,7 @@ class Recorder:
         self._kept.add([e for e in events if e[0] != _MARK], main, (self._window, end))
         if len(events) <= self._room:
             self._room -= len(events)
-            self._tabulated.append(recording)
+            self._for_table.append(recording)
         self._windows.append((self._window, end))
         seconds = (end - self._window) / 1e9
         self._in_window += len(events)
