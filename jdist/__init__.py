@@ -16,10 +16,10 @@ from jdist.core import __version__
 if TYPE_CHECKING:
     from jdist.client.blocking import Cluster, attach, list_clusters, start
     from jdist.client.cluster import AsyncCluster
-    from jdist.client.metrics.metrics import Metrics
-    from jdist.client.profile.profile import Profile
+    from jdist.client.measure.metrics import Metrics
+    from jdist.client.measure.profile import Profile
+    from jdist.client.measure.trace import Trace
     from jdist.client.run import CellRun
-    from jdist.client.trace.trace import Trace
     from jdist.core.errors import (
         CellError,
         CellInterrupted,
@@ -51,13 +51,13 @@ _HOMES = {
     "breakpoint": "jdist.worker.debug.breakpoints",
     "export": "jdist.notebook.export.files",
     "panel": "jdist.notebook.panel.open",
-    "Metrics": "jdist.client.metrics.metrics",
-    "Profile": "jdist.client.profile.profile",
+    "Metrics": "jdist.client.measure.metrics",
+    "Profile": "jdist.client.measure.profile",
     "ProfileOptions": "jdist.core.profile",
     "log": "jdist.worker.metrics",
     "profile_step": "jdist.worker.profile.step_mark",
     "save_if_due": "jdist.worker.session.points",
-    "Trace": "jdist.client.trace.trace",
+    "Trace": "jdist.client.measure.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
 }
 

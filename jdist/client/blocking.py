@@ -14,14 +14,14 @@ from jdist.client.attachment import BaseCluster
 from jdist.client.cluster import AsyncCluster
 from jdist.client.doctor.diagnosis import Finding
 from jdist.client.expressions import script_cell
-from jdist.client.profile.options import profile_options
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
+from jdist.core.profile import profile_options
 from jdist.wire.awake_loop import AwakeLoop
 from jdist.wire.transport.keys import Connection
 
 if TYPE_CHECKING:
-    from jdist.client.profile.profile import Profile
+    from jdist.client.measure.profile import Profile
 
 P = ParamSpec("P")
 R = TypeVar("R")

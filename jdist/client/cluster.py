@@ -20,11 +20,10 @@ from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.nodes import Nodes
 from jdist.client.lifecycle.start import Progress, Waiting, make_settings, print_waiting
 from jdist.client.link import Link, new_request
-from jdist.client.profile.options import profile_options
+from jdist.client.measure.trace import Trace, collect_trace
 from jdist.client.run import CellRun
 from jdist.client.session.saving import SessionCluster
 from jdist.client.sync.code_sync import Synced, SyncedCode
-from jdist.client.trace.trace import Trace, collect_trace
 from jdist.client.values.carrier import OnProgress
 from jdist.core.messages.base import Message
 from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
@@ -32,11 +31,12 @@ from jdist.core.messages.membership import Resized
 from jdist.core.messages.observation import GetStack, Observation, Observe, StackText
 from jdist.core.messages.runs import CellSpec, InputReply, Interrupt, RunCell
 from jdist.core.messages.status import StatusReport, StatusRequest
+from jdist.core.profile import profile_options
 from jdist.core.settings import Host, OnDeath
 from jdist.wire.transport.keys import Connection
 
 if TYPE_CHECKING:
-    from jdist.client.profile.profile import Profile
+    from jdist.client.measure.profile import Profile
 
 
 class AsyncCluster(SessionCluster):
@@ -213,7 +213,7 @@ class AsyncCluster(SessionCluster):
     async def profile(
         self, code: str, ranks: Ranks = None, *, timeout: float | None = None, **options: Any
     ) -> "Profile":
-        """Run ``code`` under torch.profiler and wait for it; where the time went, by rank. Notebooks draw the answer.
+        """Run ``code`` under torch.profiler and wait for it; who waited for whom. Notebooks draw the answer.
 
         ``wait``, ``warmup``, ``active``, ``repeat``: steps as in :func:`torch.profiler.schedule`; default: the whole.
         A step ends where the first optimizer has stepped, or the cell calls ``jdist.profile_step()``. ``activities``:
@@ -226,7 +226,7 @@ class AsyncCluster(SessionCluster):
 
     async def read_profile(self, run: CellRun | int = 0) -> "Profile":
         """The profile of a run that is over (0: the last profiled one, the only one kept). Raises UsageError."""
-        from jdist.client.profile.profile import collect_profile  # only here: it imports numpy
+        from jdist.client.measure.profile import collect_profile  # only here: it imports numpy
 
         return await collect_profile(self.attachment, run)
 

@@ -1,13 +1,17 @@
 """Profile: what is recorded while a cell runs under torch.profiler."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, cast
 
 from msgspec import Struct
+
+from jdist.core.errors import UsageError
 
 ProfileActivity = Literal["cpu", "cuda"]
 ACTIVITIES: tuple[ProfileActivity, ...] = ("cpu", "cuda")
 MOST_OPERATORS = 1_200_000  # For all ranks together; an operator takes about 150 bytes of a Chrome trace.
 LEAST_OPERATORS = 2_000  # That a rank may keep regardless of the number of ranks.
+_SCHEDULE = ("wait", "warmup", "active", "repeat")
 
 
 class ProfileOptions(Struct, frozen=True, omit_defaults=True):
@@ -19,6 +23,40 @@ class ProfileOptions(Struct, frozen=True, omit_defaults=True):
     active: int = 0  # Steps after these that are recorded and kept.
     repeat: int = 0  # Number of cycles; 0: unlimited.
     most_operators: int = MOST_OPERATORS  # Number that a rank keeps; the shortest are dropped first.
+
+
+def profile_options(
+    ranks: int,
+    *,
+    activities: str | Sequence[str] = (),
+    wait: int = 0,
+    warmup: int = 0,
+    active: int = 0,
+    repeat: int = 0,
+) -> ProfileOptions:
+    """Check the options of a profile of ``ranks`` ranks, which share the space that is available. Raises UsageError."""
+    chosen = activities.split(",") if isinstance(activities, str) else activities
+    names = tuple(filter(None, (name.strip() for name in chosen)))
+    if unknown := [name for name in names if name not in ACTIVITIES]:
+        raise UsageError(f"cannot profile the activity {', '.join(unknown)}; choose from {', '.join(ACTIVITIES)}")
+    numbers = dict(zip(_SCHEDULE, (wait, warmup, active, repeat), strict=True))
+    if wrong := [f"{name}={number}" for name, number in numbers.items() if number < 0]:
+        raise UsageError(f"the steps of a schedule must not be negative: {', '.join(wrong)}")
+    if (wait or warmup or repeat) and not active:
+        raise UsageError("a schedule needs active steps, which are recorded, such as active=3")
+    most = max(LEAST_OPERATORS, MOST_OPERATORS // max(1, ranks))
+    return ProfileOptions(cast("tuple[ProfileActivity, ...]", names), wait, warmup, active, repeat, most)
+
+
+def parse_schedule(text: str) -> dict[str, int]:
+    """``wait=1,warmup=1,active=3,repeat=2`` as arguments of :func:`profile_options`. Raises UsageError."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, _, number = part.strip().partition("=")
+        if name not in _SCHEDULE or not number.isdecimal():
+            raise UsageError(f"{part!r} is not part of a schedule; an example is wait=1,warmup=1,active=3,repeat=2")
+        found[name] = int(number)
+    return found
 
 
 # operator: a torch operator on a thread. scope: named by record_function, an optimizer or a data loader.
@@ -45,5 +83,6 @@ class RankProfile(Struct, frozen=True, omit_defaults=True):
     steps: tuple[float, ...] = ()  # When a step ended: seconds since `began`.
     left_out: int = 0  # Number of operators that were recorded but not kept.
     longest_left_out: int = 0  # Nanoseconds.
-    left_out_seconds: float = 0.0  # Main thread's time in such operators, outside operators that were kept.
     reason: str = ""  # Why nothing, or not everything, was recorded.
+    table: str = ""  # torch.profiler's own, of the operators that took longest; "" if there is none.
+    tabulated: int = 0  # Number of windows that it is made of.

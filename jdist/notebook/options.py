@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jdist.client.expressions import split_outside
-from jdist.client.profile.options import parse_schedule
 from jdist.core.errors import UsageError
+from jdist.core.profile import parse_schedule
 from jdist.core.quantities import ArgumentParser, expression, parse_count, parse_duration
 from jdist.core.settings import ON_DEATH
 from jdist.launch.hosts import read_hostfile
@@ -69,7 +69,7 @@ def cell_parser() -> ArgumentParser:
     p.add_argument("--setup", action="store_true", help="remember the cell and run it again on fresh ranks")
     p.add_argument("--local", action="store_true", help="run it in the notebook too")
     p.add_argument("--lead", type=int, metavar="K", help="show rank K's output; a click shows the others'")
-    profile = "run it under torch.profiler, and show where the ranks' time went; with FILE, write a Chrome trace"
+    profile = "run it under torch.profiler, and show who waited for whom; with FILE, write a Chrome trace"
     p.add_argument("--profile", nargs="?", const="", metavar="FILE", help=profile)
     steps = "profile only these steps of the loop: wait=1,warmup=1,active=3,repeat=2"
     p.add_argument("--profile-steps", type=parse_schedule, metavar="STEPS", help=steps)

@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from jdist.client.debug.places import describe_pause
-from jdist.client.resources.resources import Resources
+from jdist.client.measure.resources import Resources
 from jdist.client.values.variable_table import Comparison, VariableTable, Variant
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import GroupSpec
@@ -307,7 +307,7 @@ class RankSeries(Struct, frozen=True):
 
 
 class NodeSeries(Struct, frozen=True):
-    """What a node and its ranks have used; see :class:`jdist.client.resources.resources.NodeUsage`."""
+    """What a node and its ranks have used; see :class:`jdist.client.measure.resources.NodeUsage`."""
 
     node: int
     hostname: str

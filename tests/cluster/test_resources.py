@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import jdist
-from jdist.client.resources.resources import Resources
+from jdist.client.measure.resources import Resources
 from support.waits import eventually
 
 WORKS = """

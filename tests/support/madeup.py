@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from jdist.client.trace.clocks import estimate
-from jdist.client.trace.match_calls import Meeting, match
-from jdist.client.trace.timeline import Timeline, timeline
-from jdist.client.trace.trace import Trace, assemble
+from jdist.client.clocks import Clock, Clocks
+from jdist.client.measure.timeline import Meeting, Timeline, match, timeline
+from jdist.client.measure.trace import Trace, assemble
 from jdist.core.messages.observation import Observation, RankTrace
 from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.status import ClusterFacts
@@ -46,9 +45,8 @@ def shifted(trace: RankTrace, skew: float) -> RankTrace:
 
 def drawn(traced: dict[int, RankTrace], members: dict[str, tuple[int, ...]] | None = None, **more: Any) -> Timeline:
     """The timeline of ranks on one host."""
-    hosts = dict.fromkeys(traced, "a")
     meetings: list[Meeting] = match(traced, members or {}, **more)
-    return timeline(traced, meetings, hosts, estimate(traced, meetings, hosts, {}))
+    return timeline(traced, meetings, Clocks(dict.fromkeys(traced, 0.0), 0.0))
 
 
 def steps(world: int, number: int, compute: Callable[[int, int], float], cost: float = 0.002) -> dict[int, RankTrace]:
@@ -90,10 +88,9 @@ def trace(
     groups: tuple[GroupProgress, ...] = (),
     **more: Any,
 ) -> Trace:
-    """The trace of answers that were half a millisecond on their way, each way."""
-    trips = {r: (a.now - 0.0005, a.now + 0.0005) for r, a in answers.items() if isinstance(a, RankTrace)}
-    trips = more.pop("trips", trips)
-    return assemble(answers, trips, {0: looked(*groups)}, facts(nproc, hosts, more.pop("backend", "gloo")), **more)
+    """The trace of answers; clocks are read to within half a millisecond, unless ``clocks`` says otherwise."""
+    clocks = more.pop("clocks", dict.fromkeys(range(len(nproc)), Clock(0.0, 0.0005)))
+    return assemble(answers, clocks, {0: looked(*groups)}, facts(nproc, hosts), **more)
 
 
 Op = tuple[str, float, float]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from jdist.client.trace.report import peer_text, tensors_text, title
+from jdist.client.measure.report import peer_text, tensors_text, title
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts

@@ -5,26 +5,17 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from jdist.client.doctor.diagnosis import Clock, Diagnosis, Examination
+from jdist.client.clocks import Clock, read_clocks
+from jdist.client.doctor.diagnosis import Diagnosis, Examination
 from jdist.client.doctor.findings import diagnose
 from jdist.client.link import Link
 from jdist.core.messages.base import QueryFailed
-from jdist.core.messages.nodes import (
-    ClockReading,
-    Listen,
-    Listening,
-    NetworkPath,
-    NodeReport,
-    ProbePath,
-    ReadClock,
-    ReportNode,
-)
+from jdist.core.messages.nodes import Listen, Listening, NetworkPath, NodeReport, ProbePath, ReportNode
 from jdist.core.messages.protocol import NodeOp, NodeReplyBody
 from jdist.core.messages.status import ClusterFacts
 
 _EXAMINED = 120.0  # Seconds for a node to answer, in which it may have to import torch.
 _ANSWERED = 10.0
-_CLOCK_READINGS = 5
 _CONNECT = 3.0  # Seconds after which a port counts as blocked: longer than one or two lost packets take.
 
 OnStep = Callable[[str], None]
@@ -64,10 +55,10 @@ async def examine(link: Link, facts: ClusterFacts, on_step: OnStep) -> Diagnosis
             reports[node] = answer
         else:
             absent[node] = _reason(answer)
-    clocks = {node: await read_clock(link, nodes.places[node], _ANSWERED, _CLOCK_READINGS) for node in reports}
+    read = await read_clocks(link, (nodes.places[node] for node in reports), _ANSWERED)
+    clocks = {node: read[nodes.places[node]] for node in reports if nodes.places[node] in read}
     paths = await _probe_paths(nodes, reports, on_step)
-    known = {node: clock for node, clock in clocks.items() if clock is not None}
-    return diagnose(Examination(reports, known, paths, absent, sum(facts.nproc_per_node), facts.backend))
+    return diagnose(Examination(reports, clocks, paths, absent, sum(facts.nproc_per_node), facts.backend))
 
 
 async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
@@ -86,20 +77,6 @@ async def examine_briefly(link: Link, facts: ClusterFacts) -> Diagnosis:
     await asyncio.gather(*map(query, nodes.numbers))
     reports, clocks = dict(sorted(reports.items())), dict(sorted(clocks.items()))
     return diagnose(Examination(reports, clocks, {}, {}, sum(facts.nproc_per_node), facts.backend))
-
-
-async def read_clock(link: Link, place: int, timeout: float, readings: int) -> Clock | None:
-    """The clock of the node of an agent; of several readings, the one with the shortest round trip. None: no answer."""
-    best: Clock | None = None
-    for _ in range(readings):
-        asked = time.time()
-        answer = (await link.query_nodes((place,), ReadClock(), timeout))[place]
-        if not isinstance(answer, ClockReading):
-            break
-        found = Clock.measured(asked, answer.now)
-        if best is None or found.error < best.error:
-            best = found
-    return best
 
 
 async def _probe_paths(

@@ -8,7 +8,7 @@ import time
 
 from msgspec import Struct
 
-from jdist.client.doctor.collect import read_clock
+from jdist.client.clocks import read_clocks
 from jdist.client.link import CONTROLLER, Link
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.introspection import DebugLog, DebugRecord, GetDebugLog
@@ -47,13 +47,12 @@ async def collect_logs(link: Link, facts: ClusterFacts, lines: int) -> DebugLogs
     op, topology = GetDebugLog(lines), facts.topology
     ranks = tuple(range(topology.world_size))  # none while no node is here; the controller answers once more then
     nodes = [place for place, host in enumerate(facts.hostnames) if host]
-    measured, of_controller, of_nodes, of_ranks = await asyncio.gather(
-        asyncio.gather(*(read_clock(link, node, _TIMEOUT, 1) for node in nodes)),
+    clocks, of_controller, of_nodes, of_ranks = await asyncio.gather(
+        read_clocks(link, nodes, _TIMEOUT, readings=1),
         link.query((), op, _TIMEOUT),
         link.query_nodes(nodes, op, _TIMEOUT),
         link.query(ranks, op, _TIMEOUT),
     )
-    clocks = {node: clock for node, clock in zip(nodes, measured, strict=True) if clock is not None}
     offsets = {node: c.offset for node, c in clocks.items() if abs(c.offset) > c.error}  # else it is noise
     answers: list[tuple[str, float, object]] = [("controller", 0.0, of_controller[CONTROLLER])]
     answers += [(f"node {n}", offsets.get(n, 0.0), of_nodes[n]) for n in sorted(of_nodes)]

@@ -1,30 +1,17 @@
 """Diagnosis: the facts that an examination of nodes has collected, and the findings that follow from them."""
 
-import time
 from collections.abc import Iterable, Mapping
-from typing import Literal, Self
+from typing import Literal
 
 from msgspec import Struct
 
+from jdist.client.clocks import Clock
 from jdist.core.messages.nodes import NetworkPath, NodeReport
 from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet
 
 Severity = Literal["breaks", "may break", "note"]
 SEVERITIES: tuple[Severity, ...] = ("breaks", "may break", "note")  # Worst first.
-
-
-class Clock(Struct, frozen=True):
-    """A node's wall clock against the asker's: ``offset`` seconds ahead, known to within ``error`` seconds."""
-
-    offset: float
-    error: float
-
-    @classmethod
-    def measured(cls, asked: float, there: float) -> Self:
-        """The clock that showed ``there`` in an answer received now to a query sent at ``asked`` (RFC 5905, 8)."""
-        now = time.time()
-        return cls(there - (asked + now) / 2, max(0.0, now - asked) / 2)
 
 
 class Finding(Struct, frozen=True):

@@ -6,8 +6,7 @@ from jdist.client.attachment import Attachment, Ranks
 from jdist.client.debug.debugging import DebuggedCluster
 from jdist.client.expressions import split_names
 from jdist.client.link import new_request
-from jdist.client.resources.collect import collect_resources
-from jdist.client.resources.resources import Resources
+from jdist.client.measure.resources import Resources, collect_resources
 from jdist.client.values import compare
 from jdist.client.values.carrier import reason_of
 from jdist.client.values.variable_table import VariableTable, merge_lists

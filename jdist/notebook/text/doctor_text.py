@@ -8,7 +8,7 @@ from jdist.client.doctor.diagnosis import Diagnosis, Examination
 from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
 from jdist.core.quantities import format_memory
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.notebook.text.tables import table
+from jdist.core.table import Table
 
 _COLUMNS = 6  # Up to so many nodes stand side by side; of more, each line says which nodes have which value.
 _MARKS = {"breaks": "✗", "may break": "⚠", "note": "·"}
@@ -48,8 +48,8 @@ def _nodes(seen: Examination) -> dict[str, str]:
     rows = {what: cells for what, cells in rows.items() if any(cells.values())}
     if len(seen.nodes) <= _COLUMNS:
         heads = ["", *(f"node {n}" for n in seen.nodes)]
-        return table(heads, [[what, *cells.values()] for what, cells in rows.items()])
-    return table(["", "nodes"], [[what, _collapsed(cells)] for what, cells in rows.items()])
+        return Table.of(heads, ((what, *cells.values()) for what, cells in rows.items())).bundle()
+    return Table.of(("", "nodes"), ((what, _collapsed(cells)) for what, cells in rows.items())).bundle()
 
 
 def _collapsed(cells: Mapping[int, str]) -> str:
@@ -107,7 +107,7 @@ def _paths(seen: Examination) -> dict[str, str]:
     nodes, paths = list(seen.nodes), seen.paths
     if len(nodes) <= _COLUMNS:
         rows = [[f"node {a}", *("" if a == b else _describe_path(paths.get((a, b))) for b in nodes)] for a in nodes]
-        return table(["from \\ to", *(f"node {n}" for n in nodes)], rows)
+        return Table.of(("from \\ to", *(f"node {n}" for n in nodes)), rows).bundle()
     good = [p for p in paths.values() if not p.trouble]
     times = sorted(p.round_trip for p in good)
     text = f"{len(good)} of {len(paths)} network paths between nodes are open"

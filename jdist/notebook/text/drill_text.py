@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from jdist.client.drill.report import Drill, Trial
 from jdist.core.quantities import format_count, format_duration
-from jdist.notebook.text.tables import table
+from jdist.core.table import Table
 
 _HEADS = ("fault", "named", "free", "right sum", "names kept")
 _MARKS = {"held": "✓", "failed": "✗", "not tried": "·"}
@@ -26,7 +26,7 @@ def _drill(drill: Drill) -> list[dict[str, str]]:
         return [_lines([f"✗ {where}: {drill.trouble}"])]
     head = f"{where}: {format_count(drill.world_size, 'rank')} on {format_count(len(drill.hosts), 'node')}"
     head += f" ({', '.join(dict.fromkeys(drill.hosts))}), by launcher {drill.launcher}"
-    shown = table(_HEADS, [_row(trial) for trial in drill.trials])
+    shown = Table.of(_HEADS, map(_row, drill.trials)).bundle()
     return [_lines([f"{head}; started in {format_duration(drill.start_seconds)}"]), shown, _lines(_conclusion(drill))]
 
 

@@ -11,8 +11,8 @@ from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.quantities import format_bytes, format_duration
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import sentence
+from jdist.core.table import Table
 from jdist.notebook.text.remedy_text import command
-from jdist.notebook.text.tables import table
 
 COLUMNS = ("rank", "node", "device", "pid", "state", "doing", "memory", "GPU", "GPU memory", "last line", "lost")
 PAUSE_SIGN = "⏸"
@@ -86,14 +86,13 @@ def status_bundle(found: StatusReport, observed: Mapping[int, Observation], note
     rows = [rank_row(row, observed.get(row.rank)) for row in found.ranks]
     for row, cells in zip(found.ranks, rows, strict=True):
         cells["state"] = f"{PAUSE_SIGN} {cells['state']}" if row.paused is not None else cells["state"]
-    heads = [head for head in COLUMNS if head not in _OPTIONAL or any(row.get(head) for row in rows)]
-    body = table(heads, [[row.get(head, "") for head in heads] for row in rows])
+    body = Table.of(COLUMNS, ([row.get(head) for head in COLUMNS] for row in rows)).without_empty(*_OPTIONAL)
     above: Sequence[str] = (title, *found.silences, *save_lines(found.saves))
     verdicts = "\n".join(verdict.text(command) for verdict in found.verdicts)
     below = f"<pre>{escape(verdicts)}</pre>" if verdicts else ""
     return {
-        "text/plain": "\n".join(filter(None, (*above, body["text/plain"], verdicts, note))),
-        "text/html": _lines(above) + body["text/html"] + below + _lines([note] if note else []),
+        "text/plain": "\n".join(filter(None, (*above, body.text(), verdicts, note))),
+        "text/html": _lines(above) + body.html() + below + _lines([note] if note else []),
     }
 
 

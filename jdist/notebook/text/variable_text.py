@@ -1,20 +1,18 @@
 """Variables as text and HTML: the rows of ``%dist vars``, and what ``%dist show`` says of one name by rank."""
 
 import html
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jdist.client.measure.pictures import histogram_line, histogram_svg, thumb_svg
 from jdist.client.values.variable_table import COMPARED, Variable, VariableTable, Variant, format_range
 from jdist.core.quantities import format_count, format_memory
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
-from jdist.notebook.text.tables import table, thumb_svg
+from jdist.core.table import Table
 
 _NUMBERS = ("mean", "std", "norm")
 _SHOWN = ("rank", "type", "shape", "dtype", "device", "placement", "bytes", *_NUMBERS, "NaN", "")
-_BLOCKS = " ▁▂▃▄▅▆▇█"
 _OTHERS = {"nan": "NaN", "negative_infinity": "-inf", "positive_infinity": "inf", "outside": "changed meanwhile"}
-_WIDTH, _HEIGHT = 192, 40  # Pixels of a histogram, and of its highest bar.
 _HEADS = (
     "name",
     "ranks",
@@ -31,11 +29,9 @@ _HEADS = (
 )
 
 
-def variable_rows(found: VariableTable) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows; columns in which nothing would stand are left out, except for the first three."""
-    rows = [row for each in found for row in _rows(each)]
-    kept = [i for i in range(len(_HEADS)) if i < 3 or any(row[i] for row in rows)]
-    return [_HEADS[i] for i in kept], [[row[i] for i in kept] for row in rows]
+def variable_rows(found: VariableTable) -> Table:
+    """The variables; columns in which nothing would stand are left out, except for the first three."""
+    return Table.of(_HEADS, (row for each in found for row in _rows(each))).without_empty(*_HEADS[3:])
 
 
 def _rows(variable: Variable) -> list[Sequence[str]]:
@@ -62,7 +58,7 @@ def _row(name: str, v: Variant, compared: str) -> Sequence[str]:
 def value_bundle(found: Mapping[int, Mapping[str, Any]]) -> dict[str, str]:
     """``{"text/plain", "text/html"}`` of what a name is on each rank, as ``Cluster.show`` describes it."""
     rows = [_value_row(rank, each) for rank, each in found.items()]
-    parts = [table(_SHOWN, [[*row, *[""] * (len(_SHOWN) - len(row))] for row in rows])]
+    parts = [Table.of(_SHOWN, rows).bundle()]
     thumbs = "".join(_thumb(rank, each) for rank, each in found.items() if any(each.get("thumb") or ()))
     parts += [{"text/html": thumbs}] if thumbs else []
     parts += _histograms(found)
@@ -105,7 +101,7 @@ def _histograms(found: Mapping[int, Mapping[str, Any]]) -> list[dict[str, str]]:
         rows.append([str(RankSet(ranks)), f"│{histogram_line(histogram['counts'])}│", about])
         words = html.escape(f"{describe_ranks(ranks)}: {head}")
         pictures.append(f"<div>{words}, {about}<br>{histogram_svg(histogram)}</div>")
-    return [{"text/plain": table(["ranks", head, ""], rows)["text/plain"], "text/html": "".join(pictures)}]
+    return [{"text/plain": Table.of(("ranks", head, ""), rows).text(), "text/html": "".join(pictures)}]
 
 
 def _has_elements(histogram: Mapping[str, Any] | None) -> bool:
@@ -117,32 +113,3 @@ def _about(histogram: Mapping[str, Any], *, is_sample: bool) -> str:
     others = [f"{histogram[key]:,} {word}" for key, word in _OTHERS.items() if histogram[key]]
     sampled = ["of a sample"] if is_sample else []
     return ", ".join([format_count(sum(histogram["counts"]), "element"), *others, *sampled])
-
-
-def histogram_line(counts: Sequence[int]) -> str:
-    """A block character for each bin: the higher, the more elements; a space for none."""
-    most = max(counts, default=0) or 1
-    return "".join(_BLOCKS[math.ceil(count / most * (len(_BLOCKS) - 1))] for count in counts)
-
-
-def histogram_svg(histogram: Mapping[str, Any]) -> str:
-    """A bar for each bin, in the colour of the text; the title says where most elements are."""
-    low, high, counts = histogram["low"], histogram["high"], histogram["counts"]
-    most, size = max(counts), len(counts)
-    bar = _WIDTH / size
-    heights = [max(1.0, count / most * _HEIGHT) if count else 0.0 for count in counts]
-    path = "".join(
-        f"M{i * bar:.4g} {_HEIGHT}v-{height:.3g}h{bar - 1:.3g}v{height:.3g}z"
-        for i, height in enumerate(heights)
-        if height
-    )
-    title = f"{sum(counts):,} elements from {low:.4g} to {high:.4g}"
-    if most:
-        at = counts.index(most)
-        ends = (low * (1 - i / size) + high * (i / size) for i in (at, at + 1))
-        title += f"; the most, {most:,}, from {' to '.join(f'{end:.4g}' for end in ends)}"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{_WIDTH}" height="{_HEIGHT + 1}" '
-        f'fill="currentColor" fill-opacity="0.65"><title>{title}</title><path d="{path}"/>'
-        f'<rect y="{_HEIGHT}" width="{_WIDTH}" height="1"/></svg>'
-    )

@@ -18,13 +18,13 @@ from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
+from jdist.core.table import Table
 from jdist.notebook.options import add_start_options, at_dashes, start_options
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import StartProgress
 from jdist.notebook.text.remedy_text import arrows, typed, worded
 from jdist.notebook.text.status_text import describe_loss
-from jdist.notebook.text.tables import table
 from jdist.notebook.verbs.registry import never, option, verb
 
 _NAME = option("name", nargs="?", help="the cluster's name")
@@ -200,7 +200,7 @@ def list_(s: Session, _: Namespace) -> None:
     if not rows:
         s.echo(f"no cluster is running; {typed('start')} makes one")
         return
-    s.screen.show(table(["name", "controller", "pid", "jdist"], rows))
+    s.screen.show(Table.of(("name", "controller", "pid", "jdist"), rows).bundle())
 
 
 @verb("detach", attaches=None)

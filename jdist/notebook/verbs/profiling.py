@@ -3,17 +3,16 @@
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from jdist.client.profile.options import profile_options
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
-from jdist.core.profile import ProfileOptions
+from jdist.core.profile import ProfileOptions, profile_options
 from jdist.core.quantities import parse_count
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.registry import option, verb
 
 if TYPE_CHECKING:
-    from jdist.client.profile.profile import Profile
+    from jdist.client.measure.profile import Profile
 
 
 @verb(
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     option("--save", metavar="FILE", help="write one Chrome trace for all ranks; FILE.json.gz is compressed"),
 )
 def profile(s: Session, o: Namespace) -> None:
-    """show where the ranks' time went in the last cell run with `%%dist --profile`: profile [--run N] [--save FILE]"""
+    """show who waited for whom in the last cell run with `%%dist --profile`: profile [--run N] [--save FILE]"""
     _show(s, s.cluster.read_profile(o.run), o.save)
 
 

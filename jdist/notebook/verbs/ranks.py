@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from jdist.core.quantities import parse_count, parse_duration
 from jdist.core.ranks import RankSet, describe_fresh_ranks, describe_ranks
+from jdist.core.table import Table
 from jdist.notebook.output.screen import plain
 from jdist.notebook.panel.open import open_panel
 from jdist.notebook.session import Session
 from jdist.notebook.text.status_text import group_rows, status_bundle
-from jdist.notebook.text.tables import table
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 
@@ -37,9 +37,7 @@ def resources(s: Session, o: Namespace) -> None:
         s.echo(f"{len(list(found)):,} numbers written to {found.to_csv(o.csv)}")
         return
     s.echo(found.headline)
-    s.screen.show(table(*found.summary(chosen)))
-    for note in found.notes:
-        s.echo(note)
+    s.screen.show(found.summary(chosen).bundle())
 
 
 @verb("panel", attaches=None)
@@ -138,4 +136,4 @@ def groups(s: Session, _: Namespace) -> None:
             for i in range(size):
                 ranks = RankSet(r for r in cluster.ranks if m.coordinate(r, name) == i)
                 rows.append([f"{name}={i}", ranks, f"mesh {m}"])
-    s.screen.show(table(["group", "ranks", "made"], rows))
+    s.screen.show(Table.of(("group", "ranks", "made"), rows).bundle())

@@ -13,7 +13,6 @@ from jdist.core.ranks import RankSet
 from jdist.notebook.options import join_expression
 from jdist.notebook.session import Session
 from jdist.notebook.text.progress import TransferProgress
-from jdist.notebook.text.tables import table
 from jdist.notebook.text.variable_text import value_bundle, variable_rows
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
@@ -131,7 +130,7 @@ def list_variables(s: Session, o: Namespace) -> None:
     pattern = ",".join(part.strip(",") for part in o.pattern)
     found = s.cluster.variables(pattern, _chosen(s, o), stats=o.stats, check=o.check).sorted(o.sort)
     if found.variables:
-        s.screen.show(table(*variable_rows(found)))
+        s.screen.show(variable_rows(found).bundle())
     nothing = "the ranks have no variables" + (f" that match {pattern}" if pattern else "")
     for note in found.notes or ([] if found.variables else [nothing]):
         s.echo(note)

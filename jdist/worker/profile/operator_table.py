@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jdist.core.profile import COLLECTIVE, KERNEL, LOADING, MAIN, OPERATOR, SCOPE
+from jdist.core.profile import COLLECTIVE, KERNEL, MAIN, OPERATOR, SCOPE
 from jdist.worker.compat.profiler import RawEvent
 
 _COMMUNICATION = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
@@ -26,7 +26,6 @@ class OperatorTable:
         self._count = 0
         self.left_out = 0
         self.longest_left_out = 0
-        self.left_out_seconds = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,10 +75,10 @@ class OperatorTable:
         return joined
 
     def _leave_out(self) -> None:
-        """Drop the shortest. Collectives and data loading are dropped last, since they show who waited for what."""
+        """Drop the shortest. Collectives are dropped last, since they show who waited for whom."""
         everything = self._joined()
         weight = everything["duration"].copy()
-        matters = (everything["kind"] == COLLECTIVE) | self._is_loading(everything)
+        matters = everything["kind"] == COLLECTIVE
         if matters.sum() <= self._most // 2:
             weight[matters] = _LONGEST
         order = np.argsort(weight, kind="stable")
@@ -89,18 +88,4 @@ class OperatorTable:
         self.left_out += int(gone.sum())
         if gone.any():
             self.longest_left_out = max(self.longest_left_out, int(everything["duration"][gone].max()))
-        self.left_out_seconds += (self._busy(everything) - self._busy(kept)) / 1e9
         self._parts, self._count = [kept], len(kept)
-
-    def _is_loading(self, columns: Columns) -> Any:
-        return np.isin(columns["name"], [i for name, i in self._names.items() if name.startswith(LOADING)])
-
-    def _busy(self, columns: Columns) -> float:
-        """Nanoseconds of the main thread in operators and in loading, nested ones counted once."""
-        counts = (columns["kind"] == OPERATOR) | self._is_loading(columns)
-        own = columns[(columns["thread"] == MAIN) & counts]
-        if not len(own):
-            return 0.0
-        starts, ends = own["start"], own["start"] + own["duration"]
-        before = np.concatenate(([starts[0]], np.maximum.accumulate(ends)[:-1]))
-        return float(np.maximum(0, ends - np.maximum(starts, before)).sum())

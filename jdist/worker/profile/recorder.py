@@ -3,8 +3,9 @@
 torch keeps everything in memory until it is stopped, and then needs 10 µs per operator. So the recording is divided
 into windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next moment
 of the series 10 s, 20 s, 40 s, … after the cell's start, on all ranks at about the same time. Where operators are
-long, a window lasts as long as the cell. A watcher thread asks the main thread to end and begin windows between two
-bytecodes or lines. None begins while a scope may be open, because torch would then close the scope in freed memory.
+long, a window lasts as long as the cell. The main thread ends and begins windows where a step or scope ends or, asked
+by a watcher thread, between two bytecodes. None begins while a scope may be open, because torch would then close the
+scope in freed memory.
 """
 
 import ctypes
@@ -20,17 +21,18 @@ from typing import Any
 
 import psutil
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.profiler import ProfilerAction, schedule
 
 from jdist.core.errors import describe_error
 from jdist.core.profile import ProfileOptions, RankProfile
 from jdist.worker.compat import profiler
-from jdist.worker.profile.next_line import NextLine
 from jdist.worker.profile.operator_table import OperatorTable
-from jdist.worker.profile.steps import Steps
 
 _log = logging.getLogger("jdist.worker")
 
-_MOST_RECORDED = 100_000  # Operators per window.
+_MOST_RECORDED = 100_000  # Operators of windows that follow each other.
+_MOST_TABULATED = 50_000  # Operators of which torch's table is made, when the profile is read: three seconds.
 _FIRST = 1.0  # Seconds until a window is first read, which gives the rate of operators.
 _LONGEST = 30.0  # Seconds after which a window is read again at the latest.
 _GROWTH = 4  # Limit on the factor by which the time between two readings grows.
@@ -39,33 +41,94 @@ _SERIES = 10.0  # Seconds after the cell's start at which a window begins if the
 _TICK = 0.1  # Seconds between two checks of the watcher thread.
 _PATIENCE = 2.0  # Seconds to wait for scopes to end; after that the window ends and the next one is delayed.
 _DRAIN = 1.0  # Seconds to wait for collectives in flight before the last window ends.
+_MOST_STEPS = 100_000  # Number of steps whose ends are kept.
+_MARK = "jdist: begins to record"
 
-_HELD = {
-    signal.SIGINT,
-    signal.SIGRTMAX - 3,
-}  # Signals that would raise or pause in the middle of a change of the profiler.
+_HELD = {signal.SIGINT, signal.SIGRTMAX - 3}  # Would raise or pause in the middle of a change of the profiler.
+_RECORDED = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 _Pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
+class Steps:
+    """Counts the steps of one profiled cell. Once the cell marks a step itself, optimizers are ignored.
+
+    Of several optimizers, only the first one that steps is counted.
+    """
+
+    def __init__(self, options: ProfileOptions, on_step: Callable[[FrameType | None], None]) -> None:
+        """``on_step`` gets the frame that marks a step, or None within the scope of an optimizer."""
+        self.count = 0
+        self.ends: list[int] = []  # Nanoseconds of the wall clock.
+        self._on_step = on_step
+        self._optimizer: Any = None
+        self._is_marked = False
+        self._thread = threading.get_ident()
+        self._action = None
+        if options.active:
+            cycle = {"wait": options.wait, "warmup": options.warmup, "active": options.active}
+            self._action = schedule(**cycle, repeat=options.repeat)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the current step is to be recorded."""
+        return self._action is None or self._action(self.count) in _RECORDED
+
+    def mark(self) -> None:
+        """Mark the end of a step."""
+        if threading.get_ident() == self._thread:
+            self._is_marked = True
+            self._end(sys._getframe())
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the steps of optimizers in this context."""
+
+        def stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if self._is_marked or threading.get_ident() != self._thread:
+                return
+            if self._optimizer is None:
+                self._optimizer = optimizer
+            if optimizer is self._optimizer:
+                self._end(None)
+
+        hook = register_optimizer_step_post_hook(stepped)
+        try:
+            yield
+        finally:
+            hook.remove()
+            self._optimizer = None
+
+    def _end(self, frame: FrameType | None) -> None:
+        self.count += 1
+        if len(self.ends) < _MOST_STEPS:
+            self.ends.append(time.time_ns())
+        self._on_step(frame)
+
+
 class Recorder:
-    """Records one cell. All but ``watch`` runs on the main thread."""
+    """Records one cell. All but the watcher runs on the main thread."""
 
     def __init__(
         self, run: int, options: ProfileOptions, is_busy: Callable[[], bool], on_tick: Callable[[], None]
     ) -> None:
+        """``is_busy``: whether a collective is in flight; ``on_tick`` is called periodically, on its own thread."""
         self.run = run
         self.began = time.time_ns()
         self.ended = 0
         self.reason = ""
         self.steps = Steps(options, self._stepped)
         self.done = threading.Event()
-        self._options = options
+        self._is_scheduled = bool(options.active)
         self._activities = options.activities or ("cpu", "cuda")
-        self._is_busy = is_busy  # Whether a collective of this rank is in flight.
-        self._on_tick = on_tick  # Called periodically, on a thread of its own.
+        self._is_busy = is_busy
+        self._on_tick = on_tick
         self._kept = OperatorTable(options.most_operators)
-        self._scopes = profiler.OpenScopes()
+        self._scopes = profiler.OpenScopes(self._turn_if_asked)
         self._recording: Any = None
+        self._for_table: list[Any] = []  # Recordings of which torch's table will be made.
+        self._room = _MOST_TABULATED
+        self._table, self._tabulated = "", 0
+        self._reading = threading.Lock()
         self._is_changing = False
         self._window = 0  # When the part that is recorded now began.
         self._windows: list[tuple[int, int]] = []
@@ -73,17 +136,14 @@ class Recorder:
         self._read_after = _FIRST
         self._resumes_at = 0.0  # Seconds after the cell's start at which the next window begins.
         self._memory = 0
-        self._asked = threading.Event()  # The main thread is to look, and has not yet.
-        self._refused_at: float | None = None  # Since when a window that is to be read waits for scopes to end.
+        self._is_asked = False  # Whether the main thread is to end the recording, or to begin one.
+        self._refused_at = 0.0  # Since when a window that is to be read waits for scopes to end.
         self._look = _Pending(self._looked)
-        self._lines = NextLine(self._reached_line)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record what runs on this thread within this block."""
-        threads = [
-            threading.Thread(target=t, name="jdist-profile", daemon=True) for t in (self._watch, self._call_often)
-        ]
+        threads = [threading.Thread(target=t, name="jdist-profile", daemon=True) for t in (self._watch, self._tick)]
         try:
             with self._scopes.counted(), self.steps.counted():
                 if self.steps.is_due:
@@ -99,6 +159,8 @@ class Recorder:
 
     def read(self) -> RankProfile:
         """The recording, once the cell is over."""
+        with self._reading:
+            self._make_table()
         columns, began = self._kept.columns(), self.began
         return RankProfile(
             run=self.run,
@@ -115,9 +177,19 @@ class Recorder:
             steps=tuple((end - began) / 1e9 for end in self.steps.ends),
             left_out=self._kept.left_out,
             longest_left_out=self._kept.longest_left_out,
-            left_out_seconds=self._kept.left_out_seconds,
             reason=self.reason,
+            table=self._table,
+            tabulated=self._tabulated,
         )
+
+    def _make_table(self) -> None:
+        """Make torch's table, once, and let go of what it is made of."""
+        recordings, self._for_table = self._for_table, []
+        if recordings:
+            try:
+                self._table, self._tabulated = profiler.operator_table(recordings), len(recordings)
+            except Exception as e:
+                self.reason = self.reason or f"torch.profiler could not sum up the operators: {describe_error(e)}"
 
     # ------------------------------------------------------------ windows
 
@@ -141,19 +213,23 @@ class Recorder:
             return
         with self._changing():
             recording, self._recording = self._recording, None
+            self._refused_at = 0.0
             self._scopes.note_recording(False)
             end = time.time_ns()
             try:
-                self._read(profiler.stop(recording), end)
+                self._read(recording, profiler.stop(recording), end)
             except Exception as e:
                 self.reason = f"torch.profiler could not be read: {describe_error(e)}"
 
-    def _read(self, events: list[profiler.RawEvent], end: int) -> None:
+    def _read(self, recording: Any, events: list[profiler.RawEvent], end: int) -> None:
         main = next((thread for name, _, _, thread, *_ in events if name == _MARK), None)
         if main is None:
             self.reason = "the cell used a profiler of its own, which replaced this one"
             return
         self._kept.add([e for e in events if e[0] != _MARK], main, (self._window, end))
+        if len(events) <= self._room:
+            self._room -= len(events)
+            self._for_table.append(recording)
         self._windows.append((self._window, end))
         seconds = (end - self._window) / 1e9
         self._in_window += len(events)
@@ -161,15 +237,13 @@ class Recorder:
         most = max(0, _MOST_RECORDED - self._in_window) / max(rate, 1e-3)
         self._read_after = min(max(most, _FIRST), _GROWTH * max(seconds, _FIRST), _LONGEST)
         if self._in_window >= _MOST_RECORDED:
-            now, at = self._seconds, _SERIES
-            while at < now + self._read_after:
-                at *= 2
-            self._resumes_at = at
-            _log.debug("run %d: %d operators recorded, the next from %.0f s on", self.run, self._in_window, at)
+            self._resumes_at = _SERIES
+            while self._resumes_at < self._seconds + self._read_after:
+                self._resumes_at *= 2
+            _log.debug("run %d: %d operators, the next from %.0f s on", self.run, self._in_window, self._resumes_at)
 
     def _finish(self) -> None:
         self.ended = time.time_ns()
-        self._lines.stop()
         deadline = time.monotonic() + _DRAIN
         while self._recording is not None and self._is_busy() and time.monotonic() < deadline:
             time.sleep(_TICK / 10)
@@ -190,81 +264,60 @@ class Recorder:
     def _seconds(self) -> float:
         return (time.time_ns() - self.began) / 1e9
 
-    def _stepped(self) -> None:
+    # ------------------------------------------------------------ when windows end and begin
+
+    def _stepped(self, frame: FrameType | None) -> None:
         """A step has ended: the schedule determines whether the next one is recorded."""
-        if self._options.active and self.steps.is_due != (self._recording is not None):
+        if self._is_scheduled and self.steps.is_due != (self._recording is not None):
             if self._recording is not None:
                 self._end()
                 self._in_window, self._resumes_at = 0, 0.0
             elif self._seconds >= self._resumes_at and not self._scopes:
                 self._begin()
+        elif frame is not None:
+            self._turn_if_asked(frame)
 
-    # ------------------------------------------------------------ the watcher thread
+    def _tick(self) -> None:
+        while not self.done.wait(_TICK):
+            self._on_tick()
 
     def _watch(self) -> None:
         while not self.done.wait(_TICK):
-            if self._is_wanted() and not self._asked.is_set():
-                self._asked.set()
+            if self._is_wanted():
+                self._is_asked = True
                 ctypes.pythonapi.Py_AddPendingCall(self._look, None)
-
-    def _call_often(self) -> None:
-        while not self.done.wait(_TICK):
-            self._on_tick()
 
     def _is_wanted(self) -> bool:
         """Whether the main thread should end the current recording, or begin a window."""
         if self._recording is None:
-            return not self.reason and not self._options.active and self._seconds >= self._resumes_at
+            return not self.reason and not self._is_scheduled and self._seconds >= self._resumes_at
         is_long = time.time_ns() - self._window >= self._read_after * 1e9
         return is_long or psutil.Process().memory_info().rss - self._memory > _MOST_MEMORY
 
     def _looked(self, _: Any) -> int:
         """Between two bytecodes of the main thread."""
-        try:
-            if not self.done.is_set() and not self.ended and not self._is_changing:
-                self._turn(sys._getframe(1))
-        except BaseException as e:  # raised in a pending call, it would appear in the cell's own code
-            self.reason = self.reason or describe_error(e)
-            _log.exception("run %d is not recorded any more", self.run)
-        finally:
-            self._asked.clear()
+        self._turn_if_asked(sys._getframe(1))
         return 0
 
+    def _turn_if_asked(self, frame: FrameType | None) -> None:
+        """``frame``: the innermost one that may be within an operator."""
+        try:
+            if self._is_asked and not self.done.is_set() and not self.ended and not self._is_changing:
+                self._turn(frame)
+        except BaseException as e:  # it would appear in the cell's own code
+            self.reason = self.reason or describe_error(e)
+            _log.exception("run %d is not recorded any more", self.run)
+
     def _turn(self, frame: FrameType | None) -> None:
-        """End the current recording and begin the next one, now or at the next line where this is safe."""
+        """End the current recording and begin the next one, where that is safe."""
+        can_begin = not self._scopes and not profiler.may_have_scopes(frame) and not self._is_busy()
         if self._recording is not None:
             self._refused_at = self._refused_at or time.monotonic()
-            if time.monotonic() - self._refused_at >= _PATIENCE:
-                self._lines.stop()
+            if can_begin or time.monotonic() - self._refused_at >= _PATIENCE:
                 self._end()
-        if self._can_begin(frame):
-            self._lines.stop()
-            self._end_and_begin()
-        else:
-            self._lines.start(frame)
-
-    def _reached_line(self, frame: FrameType) -> bool:
-        """The cell's own code has reached a line. Returns whether tracing can end."""
-        if self.ended or self.done.is_set():
-            return True
-        if self._is_changing or not self._can_begin(frame):
-            return False
-        self._end_and_begin()
-        return True
-
-    def _can_begin(self, frame: FrameType | None) -> bool:
-        return not self._scopes and not profiler.may_have_scopes(frame) and not self._is_busy()
-
-    def _end_and_begin(self) -> None:
-        self._refused_at = None
-        if self._recording is None:
-            if self._is_wanted():
-                self._in_window, self._read_after = 0, _FIRST
-                self._begin()
-            return
-        self._end()
-        if self._in_window < _MOST_RECORDED and self.steps.is_due:
+                self._is_asked = False
+            can_begin = can_begin and self._in_window < _MOST_RECORDED
+        elif can_begin:
+            self._in_window, self._read_after, self._is_asked = 0, _FIRST, False
+        if can_begin and self.steps.is_due:
             self._begin()
-
-
-_MARK = "jdist: begins to record"

@@ -1,4 +1,4 @@
-/** What main threads did between their calls: the operators of a profiled run (jdist/client/profile/columns.py). */
+/** What main threads did between their calls: the operators of a profiled run (jdist/client/measure/columns.py). */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 

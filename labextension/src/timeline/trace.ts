@@ -1,4 +1,4 @@
-/** A run's calls by rank, as `application/vnd.jdist.trace.v1+json` has them (jdist/client/trace/columns.py). */
+/** A run's calls by rank, as `application/vnd.jdist.trace.v1+json` has them (jdist/client/measure/columns.py). */
 
 import { IOperatorData, Operators } from './operators';
 

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 import jdist
-from jdist.client.trace.columns import MIME as TRACE_MIME
+from jdist.client.measure.columns import MIME as TRACE_MIME
 from support.lab.accessibility import findings_in_all_themes
 from support.lab.browsing import Lab, LabNotebook
 

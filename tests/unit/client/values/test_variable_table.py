@@ -107,9 +107,9 @@ def test_notes() -> None:
 
 
 def test_rows() -> None:
-    heads, rows = variable_rows(merged([facts("w", nbytes=8)], [facts("w", shape=(3,), nbytes=12)], []))
-    assert heads == ["name", "ranks", "type", "shape", "dtype", "device", "bytes", "compared"]
-    assert rows == [
+    found = variable_rows(merged([facts("w", nbytes=8)], [facts("w", shape=(3,), nbytes=12)], [])).json()
+    assert found["heads"] == ["name", "ranks", "type", "shape", "dtype", "device", "bytes", "compared"]
+    assert found["rows"] == [
         ["w", "0", "Tensor", "[2]", "float32", "cpu", "8 B", "differs, missing on rank 2"],
         ["", "1", "Tensor", "[3]", "float32", "cpu", "12 B", ""],
     ]

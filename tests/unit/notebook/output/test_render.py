@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jdist.core.messages.runs import Display, Tail, Text
 from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome
+from jdist.core.table import Table
 from jdist.core.topology import Topology
 from jdist.notebook.output.body import IMAGES_LIMIT
 from jdist.notebook.output.render import render
@@ -21,7 +22,6 @@ from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import ansi
 from jdist.notebook.text.limits import left_out
-from jdist.notebook.text.tables import table
 
 RANKS = (0, 1, 2, 3)
 TOPOLOGY = Topology((2, 2), ("alpha", "beta"))
@@ -326,7 +326,7 @@ def test_a_script_arrives_as_text_from_everywhere():
     shown = markup(view(transcript, outcomes=outcomes, notices=(EVIL,)))
     assert "<script" not in shown
     assert shown.count("&lt;script&gt;") >= 6
-    cells = table([EVIL], [[EVIL]])["text/html"]
+    cells = Table.of([EVIL], [[EVIL]]).html()
     assert "<script" not in cells
 
 

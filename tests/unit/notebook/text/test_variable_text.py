@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from jdist.notebook.text.variable_text import histogram_line, histogram_svg, value_bundle
+from jdist.notebook.text.variable_text import value_bundle
 
 NOTHING = dict.fromkeys(("shape", "nbytes", "length", "mean", "std", "norm", "nan_count", "thumb"))
 
@@ -17,11 +16,6 @@ def described(counts: list[int] | None = None, **known: Any) -> dict[str, Any]:
         others = {"nan": 0, "negative_infinity": 0, "positive_infinity": 0, "outside": 0, **known}
         found["histogram"] = {"low": -1.0, "high": 1.0, "counts": counts, **others}
     return found
-
-
-def test_a_line_has_a_character_for_each_bin() -> None:
-    assert histogram_line([0, 1, 400, 800]) == " ▁▄█"
-    assert histogram_line([0, 0]) == "  "
 
 
 def test_ranks_with_equal_contents_are_together() -> None:
@@ -48,12 +42,3 @@ def test_without_elements_there_is_a_table_only() -> None:
     assert "│" not in bundle["text/plain"]
     assert "<svg" not in bundle["text/html"]
     assert "there is no name 'w' on this rank" in bundle["text/plain"]
-
-
-def test_the_picture_has_a_bar_for_each_bin_that_is_not_empty_and_says_what_it_shows() -> None:
-    svg = histogram_svg(described([0, 1, 3, 1200])["histogram"])
-    assert "<title>1,204 elements from -1 to 1; the most, 1,200, from 0.5 to 1</title>" in svg
-    assert len(re.findall("M[0-9.]+ 40v", svg)) == 3
-    assert "v-1h" in svg, "a single element can be seen"
-    assert "currentColor" in svg, "the text's colour, light or dark"
-    assert "<title>0 elements from -1 to 1</title>" in histogram_svg(described([0, 0])["histogram"])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jdist.client.trace.columns import MIME
-from jdist.client.trace.trace import Trace, assemble
+from jdist.client.measure.columns import MIME
+from jdist.client.measure.trace import Trace, assemble
 from jdist.core.messages.observation import RankTrace
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.observation import Call
