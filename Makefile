@@ -31,7 +31,7 @@ PYTEST_ARGS ?=
 # Test processes side by side: much of a test is waiting, so one more than there are cores.
 JOBS ?= $(shell expr $$(nproc) + 1)
 SOAK ?= --faults 200
-TORCHES ?= $(shell sed -n 's/^[A-Z]*_TORCH = "\(.*\)"/\1/p' jdist/core/supported.py)
+TORCHES ?= $(shell sed -n 's/^[A-Z]*_TORCH = "\(.*\)"/\1/p' jdist/core/settings.py)
 PYTHONS ?= 3.11 3.12 3.13
 # The clusters' tests that depend on torch most: what ranks wait in, how they are freed, what they keep.
 HEART := cells doctor faults handover interrupts_in_c on_reform profile restore timeouts values verdicts

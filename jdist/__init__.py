@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     )
     from jdist.core.outcome import ErrorInfo, Outcome
     from jdist.core.profile import ProfileOptions
-    from jdist.notebook.export.files import export
-    from jdist.notebook.panel.open import panel
+    from jdist.notebook.export import export
+    from jdist.notebook.panel import panel
     from jdist.worker.debug.breakpoints import breakpoint  # noqa: A004 — it does what Python's own does, under a condition
     from jdist.worker.groups.on_reform import on_reform
     from jdist.worker.metrics import log
@@ -49,8 +49,8 @@ _HOMES = {
     "CellRun": "jdist.client.run",
     "on_reform": "jdist.worker.groups.on_reform",
     "breakpoint": "jdist.worker.debug.breakpoints",
-    "export": "jdist.notebook.export.files",
-    "panel": "jdist.notebook.panel.open",
+    "export": "jdist.notebook.export",
+    "panel": "jdist.notebook.panel",
     "Metrics": "jdist.client.measure.metrics",
     "Profile": "jdist.client.measure.profile",
     "ProfileOptions": "jdist.core.profile",
@@ -103,7 +103,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'jdist' has no attribute {name!r}")
     home = _HOMES.get(name, "jdist.core.errors")
     if home == "jdist.client.blocking":
-        importlib.import_module("jdist.notebook.panel.open")  # gives Cluster its panel
+        importlib.import_module("jdist.notebook.panel")  # gives Cluster its panel
     found = globals()[name] = getattr(importlib.import_module(home), name)  # not sought again: some are called in loops
     return found
 

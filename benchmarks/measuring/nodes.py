@@ -19,8 +19,18 @@ import jdist
 from jdist.agent.link import ControllerLink, enrol
 from jdist.agent.node.facts import node_facts
 from jdist.core.messages.base import PROTOCOL, Message, QueryFailed
-from jdist.core.messages.groups import FormWorld, StartStore, StoreUp, WorldFormed
-from jdist.core.messages.membership import AgentHello, LivenessRenewed, Rejected, Shutdown, Welcome, WorkerUp
+from jdist.core.messages.membership import (
+    AgentHello,
+    FormWorld,
+    LivenessRenewed,
+    Rejected,
+    Shutdown,
+    StartStore,
+    StoreUp,
+    Welcome,
+    WorkerUp,
+    WorldFormed,
+)
 from jdist.core.messages.observation import Observation, Observe, Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToAgent
 from jdist.core.messages.runs import AbortRun, ExecuteCell, Output, RankDone, Text

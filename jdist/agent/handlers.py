@@ -39,7 +39,7 @@ from jdist.agent.relay.rank_queries import RankQueries
 from jdist.agent.resources.meter import ResourceMeter
 from jdist.agent.starters.starter import Prewarmer
 from jdist.core import __version__
-from jdist.core.messages import debug, groups, membership, runs, saving
+from jdist.core.messages import debug, membership, runs, saving
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.protocol import NodeQuery, RankQuery, ToAgent
@@ -123,7 +123,7 @@ _log = logging.getLogger("jdist.agent")
 _FOR_WORKERS = (
     runs.ExecuteCell,
     runs.AbortRun,
-    groups.FormWorld,
+    membership.FormWorld,
     debug.PauseRanks,
     debug.ResumeRanks,
     saving.PrepareSave,
@@ -136,7 +136,7 @@ _done: Unpacker[runs.RankDone] = Unpacker(runs.RankDone)
 # What else a worker reports among its output.
 _reports: dict[str, Unpacker[Any]] = {
     "jdist_paused": Unpacker(debug.RankPaused),
-    "jdist_group": Unpacker(groups.GroupMade),
+    "jdist_group": Unpacker(membership.GroupMade),
 }
 
 
@@ -181,7 +181,7 @@ class ControllerHandlers:
             runs.InputReply: self.handle_input_reply,
             membership.StartWorker: self.handle_start_worker,
             membership.EndWorkers: self.handle_end_workers,
-            groups.StartStore: self.handle_start_store,
+            membership.StartStore: self.handle_start_store,
             UseImportPath: parts.code_sync.use_import_path,
             saving.KeepAutosave: self.handle_keep_autosave,
             saving.MayLeave: lambda _: on_may_leave(),
@@ -210,7 +210,7 @@ class ControllerHandlers:
                 self._node.send(runs.CellRefused(message.run, message.workers))
                 return
             parts.prewarmer.record_started(w for w in message.workers if w in parts.workers.kernels)
-        elif isinstance(message, groups.FormWorld):
+        elif isinstance(message, membership.FormWorld):
             self._record_place(message)
         parts.ledger.record(message)
         if isinstance(message, runs.AbortRun):
@@ -218,7 +218,7 @@ class ControllerHandlers:
         else:
             parts.workers.forward(message.workers, data)
 
-    def _record_place(self, form: groups.FormWorld) -> None:
+    def _record_place(self, form: membership.FormWorld) -> None:
         """The world is formed in another size: record which of its nodes this one is."""
         workers = self._parts.workers
         rank = next((r for r, worker in enumerate(form.workers) if worker in workers.kernels), None)
@@ -269,7 +269,7 @@ class ControllerHandlers:
         if kernel is not None:
             kernel.reply_input(message.text)
 
-    def handle_start_store(self, message: groups.StartStore) -> None:
+    def handle_start_store(self, message: membership.StartStore) -> None:
         welcome = self._parts.workers.welcome
         node = f"node {welcome.node_rank if welcome else '?'}"
         address = message.host or (welcome.address if welcome else self._node.facts.address)

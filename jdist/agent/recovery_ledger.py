@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from jdist.agent.processes.kernel import Kernel
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, ResumeRanks
-from jdist.core.messages.groups import FormWorld, GroupMade, WorldFormed
-from jdist.core.messages.membership import HeldGeneration, HeldWorker, StartWorker
+from jdist.core.messages.membership import FormWorld, GroupMade, HeldGeneration, HeldWorker, StartWorker, WorldFormed
 from jdist.core.messages.runs import AbortRun, ExecuteCell, RankDone
 from jdist.core.messages.saving import KeepAutosave
 

@@ -10,8 +10,7 @@ from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import FollowRun, RunFollowed
-from jdist.core.messages.records import ReadRun, RunRecord
-from jdist.core.messages.runs import CellSpec, Interrupt, MetricsLogged, RunAccepted, RunCell
+from jdist.core.messages.runs import CellSpec, Interrupt, MetricsLogged, ReadRun, RunAccepted, RunCell, RunRecord
 from jdist.core.messages.status import Stopped
 
 

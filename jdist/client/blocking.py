@@ -93,7 +93,7 @@ def like(method: Callable[..., Any]) -> Callable[[F], F]:
 class Cluster(BaseCluster):
     """A cluster, for notebooks and scripts: each method blocks until it is done. ``with`` stops it at the end."""
 
-    panel: Callable[[], Any]  # added by jdist.notebook.panel.open, which this floor does not know
+    panel: Callable[[], Any]  # added by jdist.notebook.panel, which this floor does not know
 
     def __init__(self, asynchronous: AsyncCluster):
         super().__init__(asynchronous.attachment)

@@ -26,11 +26,11 @@ from jdist.client.session.saving import SessionCluster
 from jdist.client.sync.code_sync import Synced, SyncedCode
 from jdist.client.values.carrier import OnProgress
 from jdist.core.messages.base import Message
-from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
 from jdist.core.messages.membership import Resized
 from jdist.core.messages.observation import GetStack, Observation, Observe, StackText
 from jdist.core.messages.runs import CellSpec, InputReply, Interrupt, RunCell
 from jdist.core.messages.status import StatusReport, StatusRequest
+from jdist.core.messages.values import Console, ConsoleAt, Logs, LogText
 from jdist.core.profile import profile_options
 from jdist.core.settings import Host, OnDeath
 from jdist.wire.transport.keys import Connection

@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 from jupyter_core.paths import jupyter_runtime_dir
 
-from jdist.core.errors import ProtocolError, UsageError, nearest
-from jdist.core.remedy import Remedy
+from jdist.core.errors import ProtocolError, Remedy, UsageError, nearest
 from jdist.wire.processes import has_ended, host_id
 from jdist.wire.transport.keys import CHARTER_AGE, Charter, Connection, charter_path, read_charter, read_connection
 

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from jdist.client import find
 from jdist.core import __version__
-from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, UsageError
+from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, Remedy, UsageError
 from jdist.core.messages.base import PROTOCOL, Message, Progress, QueryFailed
 from jdist.core.messages.debug import RanksResumed, RunFollowed
 from jdist.core.messages.protocol import (
@@ -32,7 +32,6 @@ from jdist.core.messages.protocol import (
 )
 from jdist.core.messages.runs import RunAccepted
 from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, Stopped
-from jdist.core.remedy import Remedy
 from jdist.wire import log
 from jdist.wire.processes import has_ended, start_time
 from jdist.wire.transport.keys import Connection

@@ -17,7 +17,7 @@ from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import MetricsLogged, Output, RankDone, RunEnded, RunStarted, Text
 from jdist.core.messages.status import Stopped
-from jdist.core.metrics.series import RunMetrics
+from jdist.core.metrics import RunMetrics
 from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, describe_ranks

@@ -26,12 +26,10 @@ from jdist.controller.peers import PeerKeys, PeerStreams
 from jdist.controller.state import State
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Ack, QueryFailed
-from jdist.core.messages.groups import FormWorld
-from jdist.core.messages.introspection import DebugLog, GetDebugLog
-from jdist.core.messages.membership import Invite, Invited, StartWorker, Welcome
+from jdist.core.messages.membership import FormWorld, Invite, Invited, StartWorker, Welcome
 from jdist.core.messages.protocol import AgentMessage, ClientMessage, RankQuery, RankReply, RankReplyBody
 from jdist.core.messages.status import SetOrigin
-from jdist.core.messages.values import Forward, ForwardedAt, Hold, Release
+from jdist.core.messages.values import DebugLog, Forward, ForwardedAt, GetDebugLog, Hold, Release
 from jdist.wire import log
 from jdist.wire.bulk.server import DataServer
 from jdist.wire.transport.keys import LOOPBACK, Charter

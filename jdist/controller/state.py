@@ -40,11 +40,10 @@ from jdist.core.messages import membership
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.debug import FollowRun, Pause, RankPaused, Resume
-from jdist.core.messages.groups import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
+from jdist.core.messages.membership import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
+from jdist.core.messages.nodes import ListRuns, RunIntervals
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
-from jdist.core.messages.records import ReadRun
-from jdist.core.messages.resources import ListRuns, RunIntervals
 from jdist.core.messages.runs import (
     CellRefused,
     HandlerRun,
@@ -54,6 +53,7 @@ from jdist.core.messages.runs import (
     MetricsLogged,
     Output,
     RankDone,
+    ReadRun,
     RunCell,
 )
 from jdist.core.messages.saving import Autosave, EndAnnounced, PartSaved, SaveEnded, SavePoint, SaveStarted

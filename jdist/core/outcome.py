@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from jdist.core.remedy import Remedy
+from jdist.core.errors import Remedy
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 """The MIME type of a widget of ipywidgets. The front end is not connected to the widgets of ranks."""

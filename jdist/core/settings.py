@@ -1,4 +1,6 @@
-"""Settings of a cluster, deadlines and limits (in seconds unless said otherwise), and specs of started programs.
+"""The releases of torch with which jdist is tested: the oldest, which it requires at least, and the newest.
+
+Settings of a cluster, deadlines and limits (in seconds unless said otherwise), and specs of started programs.
 
 The controller's spec is `StartController` in `jdist.wire.transport.keys`, because a charter with keys belongs to it.
 """
@@ -6,6 +8,11 @@ The controller's spec is `StartController` in `jdist.wire.transport.keys`, becau
 from typing import Literal, get_args
 
 from msgspec import Struct
+
+OLDEST_TORCH = "2.12.1"
+NEWEST_TORCH = "2.14.1"
+ADVICE = f"jdist is tested with torch {OLDEST_TORCH} to {NEWEST_TORCH}; install one of these, or a newer jdist"
+
 
 # What follows a rank's death. replace: start a fresh process in its place. wait: leave the place empty until the user
 # restarts the rank. stop: stop the cluster.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import BinaryIO, ClassVar
 
 from jdist.core.errors import LaunchError
-from jdist.core.launchers.environment import SECRETS, without
+from jdist.core.launchers import SECRETS, without
 from jdist.launch.base import Launcher, LaunchPlan
 from jdist.wire.log import without_verbose
 from jdist.wire.transport.invitations import REFUSED

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
-from jdist.core.launchers.environment import LAUNCHER_VARIABLES, SECRETS, without
+from jdist.core.launchers import LAUNCHER_VARIABLES, SECRETS, without
 
 _TAIL = 2000  # Bytes of the agent's last output that are reported.
 

@@ -6,7 +6,7 @@ from jdist.client.blocking import Cluster
 from jdist.core.errors import CellError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch
-from jdist.notebook.batch.exit_code import exit_code
+from jdist.notebook.batch.rules import exit_code
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import VERBS, call

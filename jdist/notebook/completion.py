@@ -14,7 +14,7 @@ from IPython.utils.tokenutil import token_at_cursor
 
 from jdist.client.blocking import Cluster, bridge
 from jdist.core.errors import JdistError, UsageError
-from jdist.core.messages.introspection import Completed
+from jdist.core.messages.values import Completed
 from jdist.core.quantities import HelpWanted
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.options import cell_parser, split_words

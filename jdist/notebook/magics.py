@@ -11,16 +11,17 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_loca
 from IPython.utils.text import DollarFormatter
 
 from jdist.core.errors import UsageError
-from jdist.notebook import missing_names, verbs
+from jdist.notebook import verbs
 from jdist.notebook.cluster_comm import ClusterComm
 from jdist.notebook.completion import RankCompleter, code_start, ranks_part
 from jdist.notebook.error_display import Interrupted, show_shortly
 from jdist.notebook.options import cell_parser, split_words
+from jdist.notebook.output import missing_names
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import TerminalScreen, kernel_screen
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded_errors
-from jdist.notebook.verbs import profiling, values
+from jdist.notebook.verbs import diagnosis, values
 from jdist.wire.processes import prepare_streams
 
 _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")
@@ -67,7 +68,7 @@ class DistMagics(Magics):
             raise UsageError(f"--lead {o.lead}: the cell runs on ranks {', '.join(map(str, ranks))}")
         if o.out and not o.out.isidentifier():
             raise UsageError(f"-o {o.out!r}: that is not a variable name")
-        profile = profiling.options_of(o, len(ranks))
+        profile = diagnosis.options_of(o, len(ranks))
         can_ask = len(ranks) == 1 and not o.background
         frames = s.frames_of(ranks)
         options = {"allow_stdin": can_ask, "is_setup": o.setup, "holds": o.hold, "in_failure": bool(s.debugged)}
@@ -84,7 +85,7 @@ class DistMagics(Magics):
         if o.background:
             display.follow_in_background()
             if profile is not None:
-                profiling.show_profile(s, run, o.profile, is_over=False)
+                diagnosis.show_profile(s, run, o.profile, is_over=False)
             return
         local = self._run_here(cell) if o.local else None
         try:
@@ -92,7 +93,7 @@ class DistMagics(Magics):
         finally:
             s.drain_notices()  # the display has shown them
         if profile is not None:
-            profiling.show_profile(s, run, o.profile, is_over=is_over)
+            diagnosis.show_profile(s, run, o.profile, is_over=is_over)
         if not is_over:
             if o.pull:
                 s.echo(f"not pulled, as the run is paused: {typed('pull')} {o.pull} reads it in the paused frames")

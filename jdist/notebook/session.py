@@ -5,13 +5,12 @@ from typing import Any
 
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
-from jdist.core.errors import UsageError
+from jdist.core.errors import Remedy, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice, Stopped
-from jdist.core.remedy import Remedy
 from jdist.notebook.output.screen import Screen, plain
 from jdist.notebook.text import remedy_text
-from jdist.notebook.text.limits import naming
+from jdist.notebook.text.markup import naming
 
 
 class Session:

@@ -65,12 +65,12 @@ from jdist.client.doctor.diagnosis import Diagnosis
 from jdist.client.measure.columns import columns
 from jdist.client.sync.code_sync import Synced
 from jdist.core.errors import UsageError
-from jdist.core.messages.resources import MOST_SECONDS
+from jdist.core.messages.nodes import MOST_SECONDS
+from jdist.core.observation import StepKind
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.core.stacks import StepKind
 from jdist.launch.base import ENTRY_POINTS
-from jdist.notebook.output.recorded import Bundle, recorded_bundle
-from jdist.notebook.text.doctor_text import findings_first
+from jdist.notebook.output.render import Bundle, recorded_bundle
+from jdist.notebook.text.diagnosis_text import findings_first
 from jdist.server import snapshots
 from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler, route
 from jdist.server.snapshots import value_rows, variables_snapshot

@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from jdist.client.debug.places import describe_pause
 from jdist.client.measure.resources import Resources
 from jdist.client.values.variable_table import Comparison, VariableTable, Variant
+from jdist.core.errors import Remedy, sentence
 from jdist.core.messages.debug import RankPaused
-from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.membership import GroupSpec
+from jdist.core.messages.nodes import Series
 from jdist.core.messages.observation import Observation
-from jdist.core.messages.resources import Series
 from jdist.core.messages.status import RankFacts, StatusReport
 from jdist.core.observation import Activity
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Mesh
 from jdist.wire.transport.keys import Connection
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
-from jdist.core.messages.introspection import DebugRecord
+from jdist.core.messages.values import DebugRecord
 
 VARIABLE = "JDIST_LOG"
 _KEPT = 2000  # Records in memory.

@@ -21,8 +21,16 @@ from jdist.core.errors import describe_error
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import CodeSynced, UseImportPath
 from jdist.core.messages.debug import PauseRanks, ResumeRanks
-from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, WorldFailed
-from jdist.core.messages.membership import EndOverdue, RequestHandover, Shutdown, WorkerHello
+from jdist.core.messages.membership import (
+    EndOverdue,
+    FormWorld,
+    GroupMade,
+    GroupSpec,
+    RequestHandover,
+    Shutdown,
+    WorkerHello,
+    WorldFailed,
+)
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToWorker
 from jdist.core.messages.runs import AbortRun, CellEnded, ExecuteCell, HandlerRun, InterruptHeard

@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from jdist.core.errors import UsageError, describe_error
-from jdist.core.messages import debug, introspection, observation, values
+from jdist.core.messages import debug, observation, values
 from jdist.core.messages.base import Ack, PayloadWire, Progress, QueryFailed, ValueMissing
 from jdist.core.messages.protocol import RankOp, RankReplyBody
 from jdist.core.settings import INLINE_LIMIT, WorkerSpec
@@ -93,12 +93,12 @@ class QueryHandler:
                 return observation.StackText(self._observer.stack())
             case observation.GetTrace() | observation.ReadProfile():
                 return self._read_run(op)
-            case introspection.Complete():
+            case values.Complete():
                 return complete(op.code, op.cursor, self._namespace)
-            case introspection.Inspect():
-                return introspection.Inspected(introspect(op.name, self._namespace, op.detail))
-            case introspection.GetDebugLog():
-                return introspection.DebugLog(log.newest(op.lines))
+            case values.Inspect():
+                return values.Inspected(introspect(op.name, self._namespace, op.detail))
+            case values.GetDebugLog():
+                return values.DebugLog(log.newest(op.lines))
             case _:
                 return QueryFailed(f"a rank cannot answer {type(op).__name__}")
 

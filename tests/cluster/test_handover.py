@@ -9,7 +9,7 @@ import pytest
 
 import jdist
 from jdist.core.messages.status import Notice
-from jdist.notebook.text.status_text import describe_loss
+from jdist.notebook.text.cluster_text import describe_loss
 from support.waits import eventually
 
 MISMATCH = "dist.all_reduce(torch.ones(1001 if rank == 1 else 1000))"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jdist
-from jdist.core.remedy import Remedy
+from jdist.core.errors import Remedy
 from jdist.notebook.output.run_json import MIME
 from support.notebook import Cell, Notebook
 

@@ -12,8 +12,7 @@ import pytest
 
 import jdist
 from jdist.client.blocking import bridge
-from jdist.notebook.panel.html import Sight
-from jdist.notebook.panel.panel import ClusterPanel, PanelFollower
+from jdist.notebook.panel import ClusterPanel, PanelFollower, Sight
 from support.waits import eventually
 
 LONG = 20.0

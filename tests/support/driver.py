@@ -12,20 +12,24 @@ from jdist.controller.model.model import Event, Exit, Forget, FromAgent, FromCli
 from jdist.controller.state import State
 from jdist.core.messages.base import PROTOCOL, Ack, Message
 from jdist.core.messages.debug import PauseRanks, RankPaused, ResumeRanks, RunFollowed
-from jdist.core.messages.groups import CarriedNames, FormWorld, StartStore, StoreUp, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
+    CarriedNames,
     EndWorkers,
+    FormWorld,
     Heartbeat,
     LauncherTask,
     LivenessRenewed,
     NodeFacts,
     Rejected,
     Shutdown,
+    StartStore,
     StartWorker,
+    StoreUp,
     Welcome,
     WorkerDown,
     WorkerUp,
+    WorldFormed,
 )
 from jdist.core.messages.nodes import ClockReading
 from jdist.core.messages.observation import Observation, Observe
@@ -41,10 +45,9 @@ from jdist.core.messages.runs import (
     RunEnded,
 )
 from jdist.core.messages.status import ClientHello
-from jdist.core.observation import Activity
+from jdist.core.observation import Activity, PauseReason, StackFrame
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import Settings
-from jdist.core.stacks import PauseReason, StackFrame
 from jdist.core.topology import Topology
 
 VERSION = "1.2.3"

@@ -11,10 +11,10 @@ import msgspec
 
 import jdist
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.introspection import Complete
 from jdist.core.messages.protocol import RankQuery
 from jdist.core.messages.runs import CellSpec, RunCell
 from jdist.core.messages.status import ClientHello, StatusRequest
+from jdist.core.messages.values import Complete
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.sockets import DialledPort, new_context
 from jdist.wire.transport.streams import AGAIN, Stream

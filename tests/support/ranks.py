@@ -19,7 +19,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from jdist.core.messages.groups import FormWorld, GroupSpec, WorldFormed
+from jdist.core.messages.membership import FormWorld, GroupSpec, WorldFormed
 from jdist.core.messages.observation import Observation
 from jdist.worker.escalation import free_main_thread
 from jdist.worker.groups import patches

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from jdist.agent.node.gpus import count_gpus
-from jdist.core.launchers import environment
-from jdist.core.launchers.task import Environment, read_task
+from jdist.core import launchers
+from jdist.core.launchers import Environment, read_task
 from jdist.core.messages.membership import LauncherTask
 
 _SLURM_GIVES = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")  # Slurm assigned GPUs to single tasks.
@@ -27,7 +27,7 @@ def read_join_options(nproc: int, node_rank: int) -> JoinOptions:
     task = read_task(os.environ) if node_rank < 0 else None
     if task is not None:
         task = msgspec.structs.replace(task, gpu=own_gpu(task, count_gpus(), os.environ))
-    return JoinOptions(nproc, node_rank, task, environment.strip(os.environ))
+    return JoinOptions(nproc, node_rank, task, launchers.strip(os.environ))
 
 
 def own_gpu(task: LauncherTask, gpus: int, environ: Environment) -> int:

@@ -27,7 +27,7 @@ from typing import Literal
 import psutil
 from msgspec import Struct
 
-from jdist.core.launchers.slurm import SlurmJob, parse_job
+from jdist.core.launchers import SlurmJob, parse_job
 from jdist.wire.cgroups import MemoryCgroups
 
 Cause = Literal["kernel", "process", "unknown"]  # The sender of a SIGKILL; the kernel, if memory ran out.

@@ -29,7 +29,7 @@ from jdist.agent.node.facts import NodeContext
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.agent.starters.starter import Starter
 from jdist.core.errors import LaunchError
-from jdist.core.messages.groups import StartStore, StoreDown, StoreUp
+from jdist.core.messages.membership import StartStore, StoreDown, StoreUp
 from jdist.core.settings import StoreReport, StoreSpec
 from jdist.wire.processes import on_exit
 

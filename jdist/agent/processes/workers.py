@@ -25,7 +25,7 @@ from jdist.agent.processes.handover import HandoverServer
 from jdist.agent.processes.helpers import SIGNAL as STACK_SIGNAL
 from jdist.agent.processes.kernel import Kernel, KernelMessage, parse
 from jdist.core.errors import LaunchError
-from jdist.core.launchers.task import WORKER
+from jdist.core.launchers import WORKER
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import (
     EndOverdue,

@@ -25,10 +25,10 @@ from jdist.agent.starters.starter import Starter
 from jdist.core.errors import JdistError, LaunchError
 from jdist.core.messages import code, nodes
 from jdist.core.messages.base import Progress, QueryFailed
-from jdist.core.messages.introspection import DebugLog, GetDebugLog
 from jdist.core.messages.membership import NodeFacts
+from jdist.core.messages.nodes import ReadResources
 from jdist.core.messages.protocol import NodeQuery, NodeReply, NodeReplyBody
-from jdist.core.messages.resources import ReadResources
+from jdist.core.messages.values import DebugLog, GetDebugLog
 from jdist.core.settings import TorchFactsSpec
 from jdist.wire import log
 from jdist.wire.bulk.probe import Listener, probe_path, resolve

@@ -17,7 +17,7 @@ from jdist.agent.processes.workers import Workers
 from jdist.agent.relay.rank_logs import RankLogs
 from jdist.agent.resources.meter import ResourceMeter
 from jdist.core.errors import JdistError
-from jdist.core.messages import base, introspection, observation, values
+from jdist.core.messages import base, observation, values
 from jdist.core.messages.protocol import RankQuery, RankReply, RankReplyBody
 from jdist.core.observation import Activity
 from jdist.wire.transport.dialing import get_segment
@@ -63,12 +63,12 @@ class RankQueries:
             self._resources.watch_gpus()
         for worker in query.ranks:
             match op:
-                case introspection.Logs():
-                    log = introspection.LogText(self._logs.read(worker, op.lines), str(self._logs.path(worker)))
+                case values.Logs():
+                    log = values.LogText(self._logs.read(worker, op.lines), str(self._logs.path(worker)))
                     self._reply(query, worker, log)
-                case introspection.Console():
+                case values.Console():
                     kernel = self._workers.kernels.get(worker)
-                    console = kernel and introspection.ConsoleAt(socket.gethostname(), str(kernel.connection_file))
+                    console = kernel and values.ConsoleAt(socket.gethostname(), str(kernel.connection_file))
                     self._reply(query, worker, console or base.QueryFailed(_NO_PROCESS))
                 case _:
                     self._forward(worker, RankQuery(query.request, (worker,), op))

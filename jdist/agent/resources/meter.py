@@ -23,9 +23,9 @@ from jdist.agent.processes.kernel import Kernel
 from jdist.agent.resources.usage import Usage, UsageHistory, UsageReader
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
+from jdist.core.messages.nodes import MOST_SECONDS, NodeResources, ReadResources
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.protocol import RankReply
-from jdist.core.messages.resources import MOST_SECONDS, NodeResources, ReadResources
 
 _log = logging.getLogger("jdist.agent")
 

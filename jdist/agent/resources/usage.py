@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from msgspec import Struct
 
-from jdist.core.messages.resources import Series
+from jdist.core.messages.nodes import Series
 
 _NODE = -1  # The key of the node's own series.
 _PEAKS = ("memory", "gpu_memory")  # Quantities of which a point is the highest sample; of others it is the mean.

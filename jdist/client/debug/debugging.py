@@ -11,7 +11,7 @@ from jdist.client.debug.places import BLOCKED, Places, describe_unpaused
 from jdist.client.debug.stack_tree import Stacks
 from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
-from jdist.core.errors import ConnectionLost, UsageError
+from jdist.core.errors import ConnectionLost, Remedy, UsageError
 from jdist.core.messages.debug import (
     DebugFailure,
     Pause,
@@ -26,9 +26,8 @@ from jdist.core.messages.debug import (
 from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import RankOp
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
+from jdist.core.observation import StepKind
 from jdist.core.ranks import describe_ranks
-from jdist.core.remedy import Remedy
-from jdist.core.stacks import StepKind
 
 _ANSWER = 5.0  # Seconds for a rank to answer a query.
 _GLANCE = 0.5  # Seconds for a rank to report what it is doing.

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from jdist.client.debug.places import bracketed, list_places, shortened
 from jdist.core.messages.debug import Stack
-from jdist.core.stacks import StackFrame
+from jdist.core.observation import StackFrame
 
 CHOSEN = "◂"  # Marks the frames in which cells run.
 _MOST_LINES = 200

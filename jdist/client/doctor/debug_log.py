@@ -11,8 +11,8 @@ from msgspec import Struct
 from jdist.client.clocks import read_clocks
 from jdist.client.link import CONTROLLER, Link
 from jdist.core.messages.base import QueryFailed
-from jdist.core.messages.introspection import DebugLog, DebugRecord, GetDebugLog
 from jdist.core.messages.status import ClusterFacts
+from jdist.core.messages.values import DebugLog, DebugRecord, GetDebugLog
 from jdist.wire import log
 
 _TIMEOUT = 5.0

@@ -11,7 +11,7 @@ from jdist.client.doctor.diagnosis import SEVERITIES, Diagnosis, Examination, Fi
 from jdist.core.messages.nodes import UNLIMITED, NodeReport
 from jdist.core.quantities import format_memory
 from jdist.core.ranks import ranks_by
-from jdist.core.supported import ADVICE
+from jdist.core.settings import ADVICE
 
 _CLOCKS_APART = 0.5  # Seconds; less matters only to timestamps compared by hand, as traces correct their own.
 _SMALL_SHM = 1 << 30

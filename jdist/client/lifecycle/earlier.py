@@ -17,10 +17,9 @@ from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.origin import this_notebook
 from jdist.client.lifecycle.start import EarlierNotice, OnProgress, complete
 from jdist.client.link import new_request
-from jdist.core.errors import JdistError
+from jdist.core.errors import JdistError, Remedy
 from jdist.core.messages.status import Origin, StatusReport, StatusRequest
 from jdist.core.ranks import RankSet
-from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.wire.processes import has_ended
 

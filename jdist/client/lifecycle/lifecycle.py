@@ -16,7 +16,7 @@ from jdist.client.lifecycle.local_processes import plan_launch, start_controller
 from jdist.client.lifecycle.origin import OWNERS, this_notebook
 from jdist.client.lifecycle.start import OnProgress, Started, launch
 from jdist.client.link import Link
-from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError
+from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError, Remedy
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import InputRequest
 from jdist.core.messages.saving import SaveEnded
@@ -30,7 +30,6 @@ from jdist.core.messages.status import (
     StopCluster,
     Stopped,
 )
-from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, find_launcher
 from jdist.wire.processes import has_ended

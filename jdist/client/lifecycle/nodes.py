@@ -14,7 +14,7 @@ from jdist.client.lifecycle.local_processes import plan_launch
 from jdist.client.lifecycle.start import OnWaiting, Started, Waiting, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
 from jdist.client.sync.code_sync import SyncedCode
-from jdist.core.errors import LaunchError, UsageError
+from jdist.core.errors import LaunchError, Remedy, UsageError
 from jdist.core.messages.membership import (
     AbortAddNode,
     AddNode,
@@ -26,7 +26,6 @@ from jdist.core.messages.membership import (
     Restart,
 )
 from jdist.core.ranks import describe_ranks
-from jdist.core.remedy import Remedy
 from jdist.core.settings import REFORM_TIMEOUT, Host, Settings
 from jdist.launch.base import Launcher, find_launcher
 from jdist.launch.hosts import parse_hosts

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 
-from jdist.core.launchers.task import WORKER
+from jdist.core.launchers import WORKER
 from jdist.core.messages.status import Origin
 from jdist.wire.processes import start_time
 

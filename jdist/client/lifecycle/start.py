@@ -11,12 +11,11 @@ import msgspec
 from jdist.client.find import connections, free_name, remove_dead, restartable
 from jdist.client.lifecycle.local_processes import end_controller, log_path, plan_launch, start_controller
 from jdist.client.link import Link, new_request
-from jdist.core.errors import LaunchError, UsageError
+from jdist.core.errors import LaunchError, Remedy, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import DropNodes
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.core.remedy import Remedy
 from jdist.core.settings import ON_DEATH, Host, Settings
 from jdist.core.topology import check_size, parse_nproc
 from jdist.launch.base import Launcher, find_launcher

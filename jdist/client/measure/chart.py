@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from jdist.client.measure.metrics import format_number, marks
 from jdist.client.measure.pictures import sparkline
-from jdist.core.metrics.series import MetricSeries
+from jdist.core.metrics import MetricSeries
 from jdist.core.quantities import format_count
 from jdist.core.table import Table
 

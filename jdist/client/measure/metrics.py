@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from jdist.client.point_table import PointTable
 from jdist.core.errors import UsageError
-from jdist.core.metrics.series import MetricSeries, RunMetrics
+from jdist.core.metrics import MetricSeries, RunMetrics
 from jdist.core.ranks import describe_ranks, ranks_by
 
 Row = tuple[int, int, str, float, float]  # Step, rank, name, value, time.

@@ -12,7 +12,7 @@ from jdist.client.link import Link, new_request
 from jdist.client.point_table import PointTable
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
-from jdist.core.messages.resources import ListRuns, NodeResources, ReadResources, RunInterval, RunIntervals, Series
+from jdist.core.messages.nodes import ListRuns, NodeResources, ReadResources, RunInterval, RunIntervals, Series
 from jdist.core.messages.status import ClusterFacts
 from jdist.core.quantities import format_count, format_memory, format_rate, format_whole_seconds
 from jdist.core.table import Table

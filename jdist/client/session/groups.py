@@ -4,7 +4,7 @@ from jdist.client.attachment import Attachment, Ranks
 from jdist.client.history import GroupStep, MeshStep
 from jdist.client.link import new_request
 from jdist.core.errors import UsageError
-from jdist.core.messages.groups import GroupCreated, MakeGroup, MakeMesh
+from jdist.core.messages.membership import GroupCreated, MakeGroup, MakeMesh
 from jdist.core.settings import REFORM_TIMEOUT
 from jdist.core.topology import Mesh
 

@@ -18,7 +18,7 @@ from jdist.client.attachment import Attachment
 from jdist.client.history import Annotation
 from jdist.client.sync.tree import SyncSource
 from jdist.client.values.carrier import OnProgress
-from jdist.core.errors import ConnectionLost, JdistError, UsageError
+from jdist.core.errors import ConnectionLost, JdistError, Remedy, UsageError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import (
     AdoptTree,
@@ -35,7 +35,6 @@ from jdist.core.messages.protocol import NodeOp, NodeReplyBody
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.quantities import format_bytes, format_count
 from jdist.core.ranks import ranks_by
-from jdist.core.remedy import Remedy
 
 _SMALL = 1 << 20  # Bytes of a content that travels in a message.
 _MESSAGE = 4 << 20  # Bytes of contents in one message.

@@ -13,10 +13,9 @@ from jdist.client.values.variable_table import VariableTable, merge_lists
 from jdist.client.values.variables import Variables
 from jdist.core import rank_code
 from jdist.core.errors import UsageError
-from jdist.core.messages.introspection import Complete, Completed, Inspect, Inspected
-from jdist.core.messages.resources import MOST_SECONDS
+from jdist.core.messages.nodes import MOST_SECONDS
 from jdist.core.messages.runs import CellSpec, RunCell
-from jdist.core.messages.values import ListVariables, VariableList
+from jdist.core.messages.values import Complete, Completed, Inspect, Inspected, ListVariables, VariableList
 
 _MOST = 500  # Names that are listed of each rank.
 

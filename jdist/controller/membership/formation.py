@@ -11,7 +11,7 @@ from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, Numbering, Rank
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
-from jdist.core.messages import groups
+from jdist.core.messages import membership
 from jdist.core.messages.protocol import RankReply, RankReplyBody
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import RankSet, describe_carried, describe_fresh_ranks
@@ -61,9 +61,9 @@ class Formation:
         if method.startswith("tcp://"):
             host, _, number = method.removeprefix("tcp://").partition("?")[0].rpartition(":")
             host, port = host.strip("[]"), int(number)
-        self._model.send_to_node(0, groups.StartStore(host, port))
+        self._model.send_to_node(0, membership.StartStore(host, port))
 
-    def handle_store_up(self, node: Node, message: groups.StoreUp) -> None:
+    def handle_store_up(self, node: Node, message: membership.StoreUp) -> None:
         """The store listens. If it is another one, the last, where cells would make groups, is gone."""
         if node.node_rank != 0:
             return  # all ranks would meet at a store that another node names
@@ -74,7 +74,7 @@ class Formation:
         if self._model.phase == "forming":
             self.abandon("another store")
 
-    def handle_store_down(self, node: Node, message: groups.StoreDown) -> None:
+    def handle_store_down(self, node: Node, message: membership.StoreDown) -> None:
         """The store could not be started, or died: nothing can be formed until there is another."""
         if node.node_rank == 0:
             self._store, self._store_failed = None, True
@@ -86,7 +86,7 @@ class Formation:
 
     # ------------------------------------------------------------ requests that need the world formed again
 
-    def handle_make_group(self, client: str, message: groups.MakeGroup) -> None:
+    def handle_make_group(self, client: str, message: membership.MakeGroup) -> None:
         m = self._model
         reason = m.unformed() or m.unknown_ranks(message.ranks)
         if reason:
@@ -94,9 +94,11 @@ class Formation:
             return
         self.named[message.name] = message.ranks
         m.is_dirty = True
-        self.await_next(client, message.request, groups.GroupCreated(f"{message.name}: ranks {RankSet(message.ranks)}"))
+        self.await_next(
+            client, message.request, membership.GroupCreated(f"{message.name}: ranks {RankSet(message.ranks)}")
+        )
 
-    def handle_make_mesh(self, client: str, message: groups.MakeMesh) -> None:
+    def handle_make_mesh(self, client: str, message: membership.MakeMesh) -> None:
         m, size = self._model, math.prod(message.sizes)
         text = ", ".join(f"{n}={s}" for n, s in zip(message.names, message.sizes, strict=False))
         reason = m.unformed()
@@ -107,7 +109,7 @@ class Formation:
             return
         self.mesh = (message.names, message.sizes)
         m.is_dirty = True
-        self.await_next(client, message.request, groups.GroupCreated(f"mesh {text}"))
+        self.await_next(client, message.request, membership.GroupCreated(f"mesh {text}"))
 
     def await_next(self, client: str, request: str, body: RankReplyBody) -> None:
         """Answer the request with ``body`` once the next generation to be begun is formed."""
@@ -169,7 +171,7 @@ class Formation:
         self._began = m.now
         self.deadline = m.now + m.settings.form_timeout
         topology = m.world.topology
-        form = groups.FormWorld(
+        form = membership.FormWorld(
             generation=m.generation,
             workers=tuple(ranks[r].worker for r in range(topology.world_size)),
             backend=self.backend,
@@ -192,7 +194,7 @@ class Formation:
         for rank in ranks.values():
             rank.listeners, rank.groups = set(), list(replay)
 
-    def handle_world_formed(self, node: Node, message: groups.WorldFormed) -> None:
+    def handle_world_formed(self, node: Node, message: membership.WorldFormed) -> None:
         """A rank holds the generation; with the last one, the world is ready."""
         m = self._model
         rank = m.world.rank_of(node, message.worker)
@@ -221,7 +223,7 @@ class Formation:
         self._underway = []
         self._own_runs.queue()
 
-    def _handle_carried(self, rank: Rank, carried: groups.CarriedNames) -> None:
+    def _handle_carried(self, rank: Rank, carried: membership.CarriedNames) -> None:
         """The rank has taken over the names of the process before it, so that it is not fresh and needs no setup."""
         rank.inherits = False
         if carried.count:
@@ -231,7 +233,7 @@ class Formation:
             text = describe_fresh_ranks((rank.rank,)) + (f"; {carried.error}" if carried.error else "")
         self._model.broadcast(Notice(text))
 
-    def handle_world_failed(self, node: Node, message: groups.WorldFailed) -> None:
+    def handle_world_failed(self, node: Node, message: membership.WorldFailed) -> None:
         """A rank cannot join: give the generation up soon, unless the cause is mended before."""
         rank = self._model.world.rank_of(node, message.worker)
         if rank is not None and message.generation == self._model.generation and rank.rank in self._joining:
@@ -284,7 +286,7 @@ class Formation:
             self.refuse_waiting(reason, text)
             m.broadcast(Notice(text, remedies=m.remedies()))
 
-    def handle_group_made(self, node: Node, message: groups.GroupMade) -> None:
+    def handle_group_made(self, node: Node, message: membership.GroupMade) -> None:
         rank = self._model.world.rank_of(node, message.worker)
         if rank is not None and message.generation == rank.generation:
             del rank.groups[message.index :]

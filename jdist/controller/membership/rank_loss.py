@@ -32,14 +32,13 @@ from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.saving import Saves
 from jdist.controller.verdict.decide import decide_on_loss, is_crash
 from jdist.controller.verdict.wait_graph import RankSnapshot
-from jdist.core.messages.groups import GroupCreated
-from jdist.core.messages.membership import LivenessRenewed, Restart, StartWorker, WorkerDown, WorkerUp
+from jdist.core.errors import Remedy
+from jdist.core.messages.membership import GroupCreated, LivenessRenewed, Restart, StartWorker, WorkerDown, WorkerUp
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import CellRefused, RankDone
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import describe_fresh_ranks, describe_ranks
-from jdist.core.remedy import Remedy
 
 _ATTEMPTS = 3  # Processes in a rank's place that may end, one after the other, before they have joined the world.
 _EXPLAINED = 1.0  # Seconds in which a poll of the other ranks may explain the loss, before they are freed.

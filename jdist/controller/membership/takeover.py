@@ -30,11 +30,10 @@ from jdist.controller.model.world import Node, Rank
 from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.saving import Autosaver
-from jdist.core.messages.groups import FormWorld
-from jdist.core.messages.membership import AgentHello, EndWorkers, HeldGeneration, HeldWorker, NodeFacts
+from jdist.core.errors import Remedy
+from jdist.core.messages.membership import AgentHello, EndWorkers, FormWorld, HeldGeneration, HeldWorker, NodeFacts
 from jdist.core.messages.runs import CellSpec
 from jdist.core.messages.status import Notice
-from jdist.core.remedy import Remedy
 from jdist.core.topology import MOST_RANKS
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")

@@ -12,12 +12,12 @@ from jdist.controller.model.phases import CLUSTER, HasPhase, Lifecycle
 from jdist.controller.model.records import RunRecords
 from jdist.controller.model.runs import Run, RunBook
 from jdist.controller.model.world import Rank, World
+from jdist.core.errors import Remedy
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.membership import Rejected
 from jdist.core.messages.status import OBSERVER, Notice, Phase, RequestRefused
 from jdist.core.ranks import RankSet
-from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 
 

@@ -12,20 +12,20 @@ from typing import cast, get_args
 import msgspec
 
 from jdist.core.messages.base import Message
-from jdist.core.messages.records import Recorded
 from jdist.core.messages.runs import (
     Display,
     MetricsLogged,
     Output,
     OutputItem,
     RankDone,
+    Recorded,
     RunEnded,
     RunStarted,
     Tail,
     Text,
 )
 from jdist.core.messages.status import Notice
-from jdist.core.metrics.series import RunMetrics
+from jdist.core.metrics import RunMetrics
 
 MOST_IN_RUN = 4 << 20  # Bytes of output that are kept of one run, as far as they can be estimated cheaply.
 MOST = 64 << 20  # Bytes of all runs together.

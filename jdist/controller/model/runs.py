@@ -15,7 +15,7 @@ import msgspec
 from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, transition
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot
 from jdist.core.messages.debug import RankPaused
-from jdist.core.messages.resources import RunInterval
+from jdist.core.messages.nodes import RunInterval
 from jdist.core.messages.runs import CellSpec, RankDone
 from jdist.core.observation import CallDigest, Verdict
 

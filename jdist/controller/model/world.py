@@ -13,11 +13,10 @@ from msgspec import Struct, structs
 
 from jdist.controller.model.phases import RANK, HasPhase, Lifecycle, RankPhase, transition
 from jdist.core.messages.base import Message
-from jdist.core.messages.groups import GroupSpec
-from jdist.core.messages.membership import EndOverdue, LauncherTask, NodeFacts
+from jdist.core.messages.membership import EndOverdue, GroupSpec, LauncherTask, NodeFacts
+from jdist.core.messages.nodes import NodeResources
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.protocol import NodeReply
-from jdist.core.messages.resources import NodeResources
 from jdist.core.messages.runs import MetricPoints, MetricsLogged, Output, OutputItem, Tail
 from jdist.core.topology import Topology
 

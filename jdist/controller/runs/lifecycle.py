@@ -17,17 +17,16 @@ from jdist.controller.model.runs import ON_REFORM, AbortReason, Run
 from jdist.controller.model.world import Node
 from jdist.controller.runs.own_runs import OwnRuns
 from jdist.controller.runs.silent_mismatch import SilentMismatch
+from jdist.core.errors import Remedy
 from jdist.core.messages import runs as messages
 from jdist.core.messages.base import Ack
 from jdist.core.messages.debug import RanksResumed
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.protocol import RankReply
-from jdist.core.messages.records import ReadRun, RunRecord
-from jdist.core.messages.runs import MetricsLogged, Output, Tail, Text
+from jdist.core.messages.runs import MetricsLogged, Output, ReadRun, RunRecord, Tail, Text
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import FORKED, ErrorInfo
 from jdist.core.ranks import describe_ranks
-from jdist.core.remedy import Remedy
 
 _SEVERAL = (  # Signs where several ranks run the cell; a single one may launch what it likes.
     "The server socket has failed to listen on",  # torch: another process has the address of the rendezvous store

@@ -38,9 +38,9 @@ from jdist.controller.verdict.wait_graph import (
     missing,
     needs,
 )
+from jdist.core.errors import Remedy
 from jdist.core.observation import ActivityKind, Call, Verdict, VerdictKind, sizes
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
-from jdist.core.remedy import Remedy
 
 # How C++ code ends a process; gloo does so where a peer sent more than expected: the ranks' calls did not fit.
 _CRASHES = ("(SIGABRT)", "(SIGSEGV)", "(SIGBUS)")

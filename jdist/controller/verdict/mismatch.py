@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from jdist.controller.verdict.wait_graph import Ranks, members
+from jdist.core.errors import Remedy
 from jdist.core.observation import SAME_DTYPE, SAME_SIZE, Call, Verdict, sizes
 from jdist.core.ranks import describe_ranks, ranks_by
-from jdist.core.remedy import Remedy
 
 _SPLITS = re.compile(r"splits=(even|\[[\d, ]*\])→(even|\[[\d, ]*\])")
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jdist.controller.verdict.mismatch import describe_call, describe_tensors
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, begun_for, is_send, missing, needs
+from jdist.core.errors import Remedy
 from jdist.core.observation import ANY, Activity, Call
 from jdist.core.quantities import format_count
 from jdist.core.ranks import describe_ranks, ranks_by
-from jdist.core.remedy import Remedy
 
 _UNNUMBERED = ("monitored_barrier",)  # torch does not count it among the collectives of its group.
 _SLEEPING = 0.05  # Share of a core below which a rank is described as sleeping.

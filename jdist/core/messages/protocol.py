@@ -11,31 +11,17 @@ Each idea's module lists its own messages of a direction, and its queries (``op`
 
 from msgspec import structs
 
-from jdist.core.messages import (
-    code,
-    debug,
-    groups,
-    introspection,
-    membership,
-    nodes,
-    observation,
-    records,
-    resources,
-    runs,
-    saving,
-    status,
-    values,
-)
+from jdist.core.messages import code, debug, membership, nodes, observation, runs, saving, status, values
 from jdist.core.messages.base import CommonReplyBody, Message, QueryFailed
 from jdist.core.outcome import ErrorInfo
 
-NodeOp = nodes.NodeOp | code.NodeOp | resources.NodeOp | introspection.GetDebugLog
-_NodeAnswer = nodes.NodeReplyBody | code.NodeReplyBody | resources.NodeReplyBody | introspection.DebugLog
+NodeOp = nodes.NodeOp | code.NodeOp | values.GetDebugLog
+_NodeAnswer = nodes.NodeReplyBody | code.NodeReplyBody | values.DebugLog
 NodeReplyBody = _NodeAnswer | CommonReplyBody
 _ControllerOp = membership.Invite | status.SetOrigin
-RankOp = values.RankOp | observation.RankOp | introspection.RankOp | debug.RankOp | _ControllerOp
-_RankAnswer = values.RankReplyBody | observation.RankReplyBody | introspection.RankReplyBody | debug.RankReplyBody
-_ControllerAnswer = groups.GroupCreated | membership.RankReplyBody
+RankOp = values.RankOp | observation.RankOp | debug.RankOp | _ControllerOp
+_RankAnswer = values.RankReplyBody | observation.RankReplyBody | debug.RankReplyBody
+_ControllerAnswer = membership.GroupCreated | membership.RankReplyBody
 RankReplyBody = _RankAnswer | _ControllerAnswer | CommonReplyBody
 
 
@@ -74,18 +60,18 @@ class RankReply(Message, frozen=True):
 _Query = RankQuery | NodeQuery
 _Reply = RankReply | NodeReply
 _CellMessage = runs.ClientMessage | debug.ClientMessage | saving.ClientMessage
-_Recorded = records.ClientMessage | resources.ClientMessage
-_Members = membership.ClientMessage | groups.ClientMessage | code.ClientMessage
+_Recorded = nodes.ClientMessage
+_Members = membership.ClientMessage | code.ClientMessage
 ClientMessage = status.ClientMessage | _CellMessage | _Recorded | _Members | _Query
-_Runs = runs.ToClient | debug.ToClient | saving.ToClient | records.ToClient | resources.ToClient
+_Runs = runs.ToClient | debug.ToClient | saving.ToClient | nodes.ToClient
 ToClient = status.ToClient | _Runs | observation.VerdictChanged | _Reply
 _FromCells = runs.AgentMessage | debug.AgentMessage | saving.AgentMessage | observation.Stalled
-AgentMessage = membership.AgentMessage | groups.AgentMessage | _FromCells | _Reply
-ToAgent = membership.ToAgent | groups.ToAgent | code.ToAgent | runs.ToAgent | debug.ToAgent | saving.ToAgent | _Query
+AgentMessage = membership.AgentMessage | _FromCells | _Reply
+ToAgent = membership.ToAgent | code.ToAgent | runs.ToAgent | debug.ToAgent | saving.ToAgent | _Query
 _FromCell = runs.WorkerMessage | saving.WorkerMessage | observation.Stalled
-WorkerMessage = membership.WorkerMessage | groups.WorkerMessage | _FromCell | RankReply
+WorkerMessage = membership.WorkerMessage | _FromCell | RankReply
 _Cells = runs.ExecuteCell | runs.AbortRun | debug.ToAgent
-ToWorker = _Cells | saving.ToWorker | groups.FormWorld | code.ToWorker | membership.ToWorker | RankQuery
+ToWorker = _Cells | saving.ToWorker | membership.FormWorld | code.ToWorker | membership.ToWorker | RankQuery
 
 
 def instead_of(message: object, reason: str) -> Message | None:
@@ -96,6 +82,6 @@ def instead_of(message: object, reason: str) -> Message | None:
             return structs.replace(message, kind="error", payload=None, held="", error=error, digests=())
         case RankReply() | NodeReply():
             return structs.replace(message, body=QueryFailed(reason))
-        case records.RunRecord():
+        case runs.RunRecord():
             return status.RequestRefused(message.request, reason)
     return None

@@ -1,10 +1,16 @@
-"""Runs: one cell from its submission to its output and the outcome of each rank."""
+"""Runs: one cell from its submission to its output and the outcome of each rank.
+
+Records: what a run has written and how it ended, for clients that were not there.
+"""
 
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from jdist.core.messages.base import Message, PayloadWire
+from jdist.core.messages.debug import RankPaused, RanksResumed
+from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.status import Notice
 from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 from jdist.core.profile import ProfileOptions
@@ -224,8 +230,30 @@ class InterruptHeard(Message, frozen=True):
     worker: int
 
 
+_Cell = RunStarted | Output | MetricsLogged | RankDone | RunEnded
+Recorded = _Cell | RankPaused | RanksResumed | VerdictChanged | Notice
+
+
+class ReadRun(Message, frozen=True):
+    """Ask for the record of a run, over or not."""
+
+    request: str
+    run: int  # 0: the newest.
+
+
+class RunRecord(Message, frozen=True):
+    """What a client of the run has been told so far, in order; values are left out."""
+
+    request: str
+    run: int
+    ranks: tuple[int, ...]
+    messages: tuple[Recorded, ...]
+    seconds: float  # Since its start, or in all; negative if it is queued.
+    timeout: float | None = None  # Seconds.
+
+
 WorkerMessage = HandlerRun | InterruptHeard | CellEnded
-ClientMessage = RunCell | Interrupt | InputReply
-ToClient = RunAccepted | RunStarted | Output | MetricsLogged | RankDone | RunEnded | InputRequest
+ClientMessage = RunCell | Interrupt | InputReply | ReadRun
+ToClient = RunAccepted | RunStarted | Output | MetricsLogged | RankDone | RunEnded | InputRequest | RunRecord
 AgentMessage = Output | MetricsLogged | RankDone | InputRequest | CellRefused | HandlerRun
 ToAgent = ExecuteCell | AbortRun | InputReply

@@ -4,12 +4,12 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from jdist.core.errors import Remedy, sentence
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused
-from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.membership import GroupSpec
 from jdist.core.messages.saving import SaveStatus
 from jdist.core.observation import Verdict
-from jdist.core.remedy import Remedy, sentence
 from jdist.core.topology import Topology
 
 OBSERVER = "observer"  # A client that only observes: it gets RunsChanged, and does not prevent the idle timeout.

@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 import msgspec
 
-from jdist.core.errors import LaunchError, UsageError
-from jdist.core.launchers.slurm import SlurmJob, describe_node, parse_accounting, parse_job
-from jdist.core.remedy import Remedy
+from jdist.core.errors import LaunchError, Remedy, UsageError
+from jdist.core.launchers import SlurmJob, describe_node, parse_accounting, parse_job
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan, poll_pause
 from jdist.launch.form import TIME_LIMIT, TYPED_COUNT, WORD, LauncherForm, LauncherOption

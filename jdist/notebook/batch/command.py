@@ -9,12 +9,11 @@ from msgspec import Struct
 
 from jdist.client import find
 from jdist.core.errors import UsageError
-from jdist.core.launchers.task import read_task
+from jdist.core.launchers import read_task
 from jdist.core.messages.membership import LauncherTask
 from jdist.core.quantities import ArgumentParser, parse_duration
 from jdist.notebook.batch.display import tell
-from jdist.notebook.batch.job import Job, run_job
-from jdist.notebook.batch.tasks import as_tasks, become_node, end_own_node, meeting_place, start_own_node
+from jdist.notebook.batch.job import Job, as_tasks, become_node, end_own_node, meeting_place, run_job, start_own_node
 from jdist.notebook.options import add_script_options, add_start_options, start_options
 from jdist.notebook.verbs.code import cell_of
 from jdist.notebook.verbs.registry import Words

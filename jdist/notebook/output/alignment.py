@@ -13,8 +13,8 @@ each entry, so all of it is linear in the entries. A block that holds every rank
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from jdist.core.outcome import OutputEntry, OutputLine, SkippedLines
-from jdist.notebook.text import bars
-from jdist.notebook.text.number_folding import skeleton
+from jdist.notebook.text import folding
+from jdist.notebook.text.folding import skeleton
 
 _GAP = 1 << 128
 _CREDIT = 16  # Steps of backward search that each entry pays for.
@@ -39,8 +39,8 @@ class AlignedEntry:
         if self._likeness is None:  # computed only when needed: most entries find an equal one first
             self._likeness = (None,)
             if isinstance(self.item, OutputLine):
-                if (bar := bars.find(self.item.text)) is not None:
-                    self._likeness = (("bar", bars.kind(bar)),)
+                if (bar := folding.find(self.item.text)) is not None:
+                    self._likeness = (("bar", folding.kind(bar)),)
                 elif (found := skeleton(self.item.text)) is not None:
                     self._likeness = (("like", self.item.stream, found),)
         return self._likeness[0]

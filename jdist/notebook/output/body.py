@@ -1,4 +1,4 @@
-"""Body: what the ranks of a run wrote, as plain text and as HTML, each within a size."""
+"""Write what the ranks of a run wrote as plain text and as HTML, each within a size."""
 
 import base64
 import html
@@ -12,9 +12,9 @@ from msgspec import Struct
 from jdist.core.outcome import OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.output.transcript import Block, BlockPart
-from jdist.notebook.text import ansi, bars, markup
-from jdist.notebook.text.limits import cut, left_out, size
-from jdist.notebook.text.number_folding import MOST_JOINED, joined, summarized
+from jdist.notebook.text import folding, markup
+from jdist.notebook.text.folding import MOST_JOINED, joined, summarized
+from jdist.notebook.text.markup import cut, left_out, size
 from jdist.notebook.text.remedy_text import typed
 
 LONGEST_LINE = 5_000
@@ -39,7 +39,7 @@ def one_line(block: Block) -> str | None:
     are a range, and what each rank wrote is in ``block.parts``.
     """
     if found := bars_of(block):
-        return bars.summary(found) if len(block.parts) > bars.MOST else None
+        return folding.summary(found) if len(block.parts) > folding.MOST else None
     lines = {part.ranks: part.item.text for part in block.parts if isinstance(part.item, OutputLine)}
     if len(block.parts) < 2 or len(lines) < len(block.parts):
         return None
@@ -63,9 +63,9 @@ def _parts_of(block: Block, ranks: tuple[int, ...]) -> Iterator[BlockPart]:
             yield BlockPart(own, part.item)
 
 
-def bars_of(block: Block) -> dict[tuple[int, ...], bars.ProgressBar]:
+def bars_of(block: Block) -> dict[tuple[int, ...], folding.ProgressBar]:
     """The progress bars of a block by ranks; empty if it has other lines."""
-    found = {p.ranks: bars.find(p.item.text) for p in block.parts if isinstance(p.item, OutputLine)}
+    found = {p.ranks: folding.find(p.item.text) for p in block.parts if isinstance(p.item, OutputLine)}
     known = {ranks: bar for ranks, bar in found.items() if bar is not None}
     return known if len(known) == len(block.parts) else {}
 
@@ -74,7 +74,7 @@ def by_rank(block: Block) -> Sequence[BlockPart]:
     """The block's parts, one by one; of the progress bars of very many ranks, the slowest."""
     if len(block.parts) <= _MOST_BARS or not (found := bars_of(block)):
         return block.parts
-    slowest = set(bars.slowest(found, _MOST_BARS))
+    slowest = set(folding.slowest(found, _MOST_BARS))
     return [part for part in block.parts if part.ranks in slowest]
 
 
@@ -121,7 +121,7 @@ def plain_body(blocks: Sequence[Block], limit: int) -> str:
 
     def make(block: Block) -> tuple[int, str]:
         parts = (part for each in _without_summary(block) for part in merged_parts(each))
-        lines = [(prefix(part.ranks), ansi.strip(text_of(part))) for part in parts]
+        lines = [(prefix(part.ranks), markup.strip(text_of(part))) for part in parts]
         text = "\n".join(f"{lead} {indented(lead, line)}" for lead, line in lines)
         return size(text) + 1, text
 
@@ -145,7 +145,7 @@ def html_body(blocks: Sequence[Block], limit: int) -> str:
     images = images_that_fit(blocks)
 
     def make(block: Block) -> tuple[int, _Chunk]:
-        if len(block.parts) > bars.MOST and (line := one_line(block)) is not None:
+        if len(block.parts) > folding.MOST and (line := one_line(block)) is not None:
             content = _opening(block, line)
             return size(content), _Chunk(content, size(content))
         chunks = [_chunk(part, images) for part in merged_parts(block)]
@@ -166,7 +166,7 @@ def _opening(block: Block, line: str) -> str:
     parts = by_rank(block)
     more = [markup.muted(f"the {len(parts)} slowest of {len(block.parts)}")] if len(parts) < len(block.parts) else []
     width = max(len(prefix(part.ranks)) for part in parts)
-    lines = (f"{markup.prefix(prefix(p.ranks).ljust(width))} {ansi.to_html(text_of(p))}" for p in parts)
+    lines = (f"{markup.prefix(prefix(p.ranks).ljust(width))} {markup.to_html(text_of(p))}" for p in parts)
     return markup.details(f"{prefix(block.ranks)} {line}", "".join(more) + markup.pre("\n".join(lines)))
 
 
@@ -177,7 +177,7 @@ def _chunk(part: BlockPart, images: set[int]) -> _Chunk:
         content, weight, is_picture = shown
         return _Chunk(markup.shown_by(markup.prefix(lead), content, is_picture), weight + size(lead))
     text = text_of(part)
-    colored = ansi.to_html(indented(lead, text))
+    colored = markup.to_html(indented(lead, text))
     is_stderr = isinstance(part.item, OutputLine) and part.item.stream == "stderr"
     line = f"{markup.prefix(lead, is_stderr)} {markup.stderr(colored) if is_stderr else colored}"
     return _Chunk(line, size(line) + 1, text.count("\n") + 1)
@@ -189,14 +189,14 @@ def richest(item: RichOutput, images: set[int]) -> tuple[str, int, bool] | None:
     if "text/html" in data:
         shown = str(data["text/html"])
         if size(shown) > LONGEST_TEXT * 2:
-            instead = markup.pre(ansi.to_html(text_of(BlockPart((), item))))
+            instead = markup.pre(markup.to_html(text_of(BlockPart((), item))))
             shown = markup.muted(f"HTML of {len(shown):,} characters left out") + instead
         return shown, size(shown), False
     if mime := _image_type(item):
-        alt = ansi.strip(str(data.get("text/plain", "picture")))[:200]
+        alt = markup.strip(str(data.get("text/plain", "picture")))[:200]
         return _picture(item, mime, alt, id(item) in images), _OVERHEAD + size(html.escape(alt)), True
     if mime := next((m for m in ("text/latex", "text/markdown") if m in data), ""):
-        text = html.escape(ansi.strip(cut(str(data[mime]), LONGEST_TEXT)))
+        text = html.escape(markup.strip(cut(str(data[mime]), LONGEST_TEXT)))
         shown = f"<div>{text}</div>" if mime == "text/latex" else markup.pre(text)
         return shown, size(shown), False
     return None

@@ -1,4 +1,6 @@
-"""Display: follows a run on a screen until it is over, in one display that is replaced as it grows. The larger it is,
+"""The display of a run's metrics: a chart below the run's output, drawn again as ranks log, at most twice a second.
+
+Display: follows a run on a screen until it is over, in one display that is replaced as it grows. The larger it is,
 the less often: what is sent again stays in proportion to what is new. Only the thread that follows touches the screen.
 """
 
@@ -20,14 +22,47 @@ from jdist.core.messages.runs import InputRequest, MetricsLogged, Output, RankDo
 from jdist.core.messages.status import Notice, Stopped
 from jdist.core.outcome import OutputLine
 from jdist.core.ranks import RankSet
-from jdist.notebook import missing_names
-from jdist.notebook.output.metric_display import MetricDisplay
+from jdist.notebook.output import missing_names
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView, verdict_of, verdict_text
 from jdist.notebook.output.screen import NotebookScreen, Replaceable, Screen, plain, weight
 from jdist.notebook.output.terminal_emulator import LineStream
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import remedy_text
+
+_LEAST_CHART = 0.5
+_BYTES_PER_SECOND = 400_000  # The rate at which the chart may be sent again and again.
+_SHARE = 0.1  # The most of the time that is spent on making charts.
+
+
+class MetricDisplay:
+    """The metrics of one run on a screen. Nothing is shown for a run that logs nothing."""
+
+    def __init__(self, run: CellRun, screen: Screen):
+        self._run = run
+        self._screen = screen
+        self._place = Replaceable(screen)
+        self._drawn = 0  # The version that is shown.
+        self._next = 0.0
+
+    @property
+    def due(self) -> float:
+        """When to draw: infinite while there is nothing new, or, on a screen that takes only lines, until the end."""
+        is_new = self._run.logged.version != self._drawn
+        return self._next if is_new and (self._place.is_live or self._run.is_done) else math.inf
+
+    def draw(self) -> None:
+        """Draw what is new, if it is due or the run is over."""
+        began = time.monotonic()
+        due = self.due
+        if due == math.inf or (began < due and not self._run.is_done):
+            return
+        self._drawn = self._run.logged.version
+        bundle = self._run.metrics.bundle()
+        self._place.show(bundle if self._screen.is_live else plain(bundle["text/plain"]))
+        now = time.monotonic()
+        self._next = now + max(_LEAST_CHART, weight(bundle) / _BYTES_PER_SECOND, (now - began) / _SHARE)
+
 
 _FIRST = 0.15  # Seconds before a run that is not over is shown at all.
 _LEAST = 0.1
@@ -36,7 +71,6 @@ _GATHER = 0.5  # Seconds from the first rank's pause until the run counts as pau
 _IDLE = 60.0  # Seconds between two looks at a paused run, of which nothing is heard.
 _LATE = 0.5  # Seconds between two drawings of output that comes after a run's end.
 _TOGETHER = 0.1  # Seconds for which a terminal's line waits for the same line of other ranks.
-_BYTES_PER_SECOND = 400_000  # The rate at which the output may be sent again and again.
 _CALM_BYTES_PER_SECOND = 20_000  # The rate while nothing but the clock changed.
 
 

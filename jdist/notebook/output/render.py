@@ -1,20 +1,26 @@
-"""Renders a run: one mime bundle of plain text, HTML and structure. From top to bottom: what the user should know, what
-the ranks wrote, what went wrong (first cause first), and one line that says how the run stands.
+"""Render a run: one mime bundle of plain text, HTML and structure.
+
+From top to bottom: what the user should know, what the ranks wrote, what went wrong (first cause first), and one line
+that says how the run stands.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
 
+from jdist.client.attachment import BaseCluster
+from jdist.client.run import CellRun
 from jdist.core.outcome import OutputLine
 from jdist.notebook.output.body import alike_but, html_body, in_rank_order, indented, only, plain_body
 from jdist.notebook.output.run_json import MIME, run_json
-from jdist.notebook.output.run_view import RunView
-from jdist.notebook.output.traceback_folding import FoldedFrames
-from jdist.notebook.text import ansi, markup
-from jdist.notebook.text.limits import cut, naming, size
+from jdist.notebook.output.run_view import RunView, recorded_view
+from jdist.notebook.text import markup
+from jdist.notebook.text.folding import FoldedFrames
+from jdist.notebook.text.markup import cut, naming, size
 from jdist.notebook.text.remedy_text import arrows, command, typed
+
+Bundle = Mapping[str, Any]  # Data by MIME type.
 
 LIMIT = 200_000  # Bytes of each representation, pictures not counted.
 _LEAST_LIMIT = 20_000
@@ -136,7 +142,7 @@ def _html_failures(view: RunView, tracebacks: Sequence[str], room: int) -> str:
     shown += [markup.muted(_more(len(causes) - len(shown), "cause"))] if len(shown) < len(causes) else []
     if echoes:
         lines = [echo.headline + (f", at {echo.place}" if echo.place else "") for echo in echoes[:4]]
-        inside = _fitting((markup.pre(ansi.to_html(cut(line, room // 60))) for line in lines), room // 4 - 500)
+        inside = _fitting((markup.pre(markup.to_html(cut(line, room // 60))) for line in lines), room // 4 - 500)
         inside += [markup.muted(_more(len(echoes) - len(inside), "echo"))] if len(inside) < len(echoes) else []
         shown.append(markup.details(view.echo_summary, "".join(inside)))
     return "".join(shown)
@@ -146,14 +152,14 @@ def _html_traceback(pieces: Sequence[str | FoldedFrames], room: int) -> str:
     is_long = sum(len(piece.text if isinstance(piece, FoldedFrames) else piece) for piece in pieces) > room
     shown = "" if is_long else "".join(map(_html_piece, pieces))
     if is_long or size(shown) > room:
-        return markup.pre(ansi.to_html(cut(_plain_traceback(pieces), room // 6)))
+        return markup.pre(markup.to_html(cut(_plain_traceback(pieces), room // 6)))
     return shown
 
 
 def _html_piece(piece: str | FoldedFrames) -> str:
     if isinstance(piece, str):
-        return markup.pre(ansi.to_html(piece))
-    return markup.details(piece.summary, markup.pre(ansi.to_html(piece.text)))
+        return markup.pre(markup.to_html(piece))
+    return markup.details(piece.summary, markup.pre(markup.to_html(piece.text)))
 
 
 def _plain_traceback(pieces: Iterable[str | FoldedFrames], opening: str = "") -> str:
@@ -164,5 +170,10 @@ def _plain_traceback(pieces: Iterable[str | FoldedFrames], opening: str = "") ->
             texts.append(f"{piece.summary}{opening}\n")
             opening = ""
         else:
-            texts.append(ansi.strip(piece))
+            texts.append(markup.strip(piece))
     return "\n".join(texts)
+
+
+def recorded_bundle(cluster: BaseCluster, run: CellRun, *, is_full: bool = False) -> Bundle:
+    """What a notebook's cell would show of the run; with ``is_full``, whole tracebacks."""
+    return render(recorded_view(cluster, run, is_full=is_full))

@@ -14,16 +14,16 @@ import msgspec
 from msgspec import Meta, Struct
 
 from jdist.client.debug.places import describe_call
+from jdist.core.errors import Remedy
 from jdist.core.messages.debug import RankPaused
+from jdist.core.observation import PauseReason
 from jdist.core.outcome import OutputLine, RichOutput
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.core.remedy import Remedy
-from jdist.core.stacks import PauseReason
 from jdist.notebook.output.body import LONGEST_LINE, by_rank, fit, images_that_fit, one_line, richest, text_of
 from jdist.notebook.output.run_view import Failure, RunView
 from jdist.notebook.output.transcript import Block, BlockPart
-from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import cut
+from jdist.notebook.text import markup
+from jdist.notebook.text.markup import cut
 
 MIME = "application/vnd.jdist.run.v1+json"
 VERSION: Literal[1] = 1
@@ -252,8 +252,8 @@ def _verdict(view: RunView, most: int) -> VerdictJson | None:
     if v is None:
         return None
     is_over = view.state == "done"
-    headline = cut(ansi.strip(v.final_headline if is_over else v.headline), most)
-    details = [cut(ansi.strip(line), most) for line in v.details[:_DETAILS]]
+    headline = cut(markup.strip(v.final_headline if is_over else v.headline), most)
+    details = [cut(markup.strip(line), most) for line in v.details[:_DETAILS]]
     remedies = [] if is_over else [*v.remedies]
     return VerdictJson(headline, v.is_certain, details, remedies, view.follows_failures)
 

@@ -1,4 +1,7 @@
-"""RunView: one run at one moment, and what went wrong in it. Its text, its HTML and its JSON are written from this."""
+"""RunView: one run at one moment, and what went wrong in it. Its text, its HTML and its JSON are written from this.
+
+Recorded: a run as its cluster's controller has recorded it, for a front end that has missed some of its output.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,22 +10,25 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from jdist.client.attachment import BaseCluster
 from jdist.client.debug.places import list_places
 from jdist.client.run import CellRun
+from jdist.core.errors import Remedy
+from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused
+from jdist.core.messages.runs import Output, RankDone
+from jdist.core.messages.status import Notice
 from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind
 from jdist.core.quantities import format_count, format_duration, format_whole_seconds
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
-from jdist.notebook.output.traceback_folding import FoldedFrames, fold
-from jdist.notebook.output.transcript import Block
-from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import cut, naming
-from jdist.notebook.text.number_folding import MOST_JOINED, joined, numberless
+from jdist.notebook.output.transcript import Block, Transcript
+from jdist.notebook.text import markup, remedy_text
+from jdist.notebook.text.cluster_text import PAUSE_SIGN
+from jdist.notebook.text.folding import MOST_JOINED, FoldedFrames, fold_frames, joined, numberless
+from jdist.notebook.text.markup import cut, naming
 from jdist.notebook.text.remedy_text import command, is_magic, typed
-from jdist.notebook.text.status_text import PAUSE_SIGN
 
 _MOST_NOTICES = 3
 _URGENCY: Mapping[OutcomeKind, int] = {"lost": 0, "error": 1, "timeout": 2, "interrupted": 3, "value": 4}
@@ -56,15 +62,15 @@ class Failure(Struct, frozen=True):
         if len(set(self.messages)) > 1:
             together = joined(self.messages) if len(self.messages) <= MOST_JOINED else None
             text = together or f"{text} (rank {self.ranks[0]}; other ranks: other numbers)"
-        text = _clipped(ansi.strip(text))
-        return f"{ansi.strip(self.error.ename)}: {text}" if text else ansi.strip(self.error.ename)
+        text = _clipped(markup.strip(text))
+        return f"{markup.strip(self.error.ename)}: {text}" if text else markup.strip(self.error.ename)
 
     @property
     def place(self) -> str:
         """``line 5: dist.all_reduce(t)``, ``train.py line 5: …`` of a script, or empty when it is not known."""
         if self.error is None:
             return ""
-        source = ansi.strip(self.error.source or "").strip()
+        source = markup.strip(self.error.source or "").strip()
         if self.error.cell_line is None:
             return source[:200]
         return f"line {self.error.cell_line}" + (f": {source[:200]}" if source else "")
@@ -72,9 +78,9 @@ class Failure(Struct, frozen=True):
     def traceback(self, *, is_full: bool) -> list[str | FoldedFrames]:
         """The first rank's traceback in pieces, with its colours; none if it says no more than the message."""
         text = "\n".join(self.error.traceback) if self.error is not None else ""
-        if self.error is None or ansi.strip(text).strip() in ("", self.message):
+        if self.error is None or markup.strip(text).strip() in ("", self.message):
             return []
-        return [text] if is_full else fold(self.error)
+        return [text] if is_full else fold_frames(self.error)
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:
@@ -91,7 +97,7 @@ class Failure(Struct, frozen=True):
         """Who, what and the message: ``rank 2 (node 1, b) failed: ValueError: bad 3``."""
         if self.kind == "error":
             return self._describe(_located(self.ranks, self.topology), self.message)
-        reason = _clipped(ansi.strip(self.error.evalue)) if self.error is not None else ""
+        reason = _clipped(markup.strip(self.error.evalue)) if self.error is not None else ""
         return self._describe(_located(self.ranks, self.topology), reason)
 
     def _describe(self, where: str, reason: str) -> str:
@@ -112,7 +118,7 @@ def _likeness(outcome: Outcome) -> tuple[object, ...]:
     place = error.cell_line or error.source  # the source of a script has its line
     if outcome.kind in ("timeout", "interrupted"):  # what ended the call they were in differs by chance
         return (outcome.kind, place)
-    last = numberless(ansi.strip(error.traceback[-1])) if error.traceback else ""
+    last = numberless(markup.strip(error.traceback[-1])) if error.traceback else ""
     return (outcome.kind, error.is_echo, error.ename, numberless(error.evalue), place, last)
 
 
@@ -176,7 +182,7 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
         if self.verdict is None or self.has_told_verdict:
             return ""
         is_over = self.state == "done"
-        return ansi.strip(self.verdict.final_text if is_over else verdict_text(self.verdict, self.is_blocking))
+        return markup.strip(self.verdict.final_text if is_over else verdict_text(self.verdict, self.is_blocking))
 
     @property
     def paused_text(self) -> str:
@@ -188,7 +194,7 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
         lines = list_places(self.paused, dict.fromkeys(others, unknown))
         how = "%%dist cells run in the paused frames" if is_magic() else f"{typed('where')} shows the stacks"
         head = f"{PAUSE_SIGN} run {self.run} is paused · {typed('continue')} resumes it · {how}"
-        return "\n  ".join((head, *map(ansi.strip, lines)))
+        return "\n  ".join((head, *map(markup.strip, lines)))
 
     @cached_property
     def failures(self) -> tuple[list[Failure], list[Failure]]:
@@ -227,7 +233,7 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
         notices = list(self.notices)
         if len(notices) > _MOST_NOTICES:
             notices = [f"{len(notices) - 2} earlier notices left out", *notices[-2:]]
-        return [cut(ansi.strip(text), longest) for text in notices]
+        return [cut(markup.strip(text), longest) for text in notices]
 
     @property
     def footer(self) -> str:
@@ -251,3 +257,39 @@ class RunView(Struct, frozen=True, kw_only=True, dict=True):
             ended[cause.kind] += len(cause.ranks)
         words += [f"{ended[kind]} {word}" for kind, word in _ENDED.items() if ended[kind]]
         return " · ".join(words)
+
+
+def recorded_view(cluster: BaseCluster, run: CellRun, *, is_full: bool = False) -> RunView:
+    """The run of :meth:`~jdist.client.cluster.AsyncCluster.read_run`, to be shown as it would have been shown live."""
+    transcript, notices = Transcript(run.ranks), []
+
+    def feed(message: Message | None) -> None:
+        match message:
+            case Output():
+                for item in message.items:
+                    transcript.feed(item)
+            case RankDone():
+                transcript.close([message.rank])
+            case Notice():
+                notices.append(remedy_text.worded(message))
+
+    run.watch(feed)
+    if run.is_done:
+        transcript.close()
+    return RunView(
+        run=run.number,
+        ranks=tuple(run.ranks),
+        state="done" if run.is_done else "waiting" if run.state == "queued" else "running",
+        elapsed=run.seconds,
+        blocks=transcript.blocks(),
+        outcomes=dict(run.outcomes),
+        notices=tuple(notices),
+        topology=cluster.facts.topology,
+        timeout=run.timeout,
+        first_failed=run.first_failure,
+        verdict=verdict_of(run),
+        cluster=cluster.name,
+        cluster_id=cluster.id,
+        paused=dict(run.paused),
+        is_full=is_full,
+    )

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from traitlets.log import get_logger
 
-from jdist.notebook.text import ansi, bars
+from jdist.notebook.text import folding, markup
 
 Bundle = Mapping[str, Any]  # Text by mime type; JSON values for types that end in `json`.
 Update = Callable[[Bundle], None]  # Shows another bundle in the place of the one that it belongs to.
@@ -162,7 +162,7 @@ class LoggedNotebookScreen(NotebookScreen):
         handlers = (log.logger if isinstance(log, logging.LoggerAdapter) else log).handlers
         streams = [each.stream for each in handlers if isinstance(each, logging.StreamHandler)]
         if streams and self._clock() >= self._due_at:
-            streams[0].write(f"{ansi.strip(status()[-1])}\n")
+            streams[0].write(f"{markup.strip(status()[-1])}\n")
             streams[0].flush()
             self._due_at = self._clock() + _LONGEST_SILENCE
 
@@ -201,13 +201,13 @@ class TerminalScreen(NotebookScreen):
     def show_status(self, status: Status) -> None:
         if self._can_write_over:
             columns, rows = shutil.get_terminal_size()
-            lines = [bars.fit(ansi.strip(line), columns - 1) for line in status()][2 - rows :]
+            lines = [folding.fit(markup.strip(line), columns - 1) for line in status()][2 - rows :]
             with self._lock:
                 self._write("".join(f"{line}\n" for line in lines))
                 self._rows = len(lines)
         elif self._clock() >= self._due_at:
             self._due_at = self._clock() + _LONGEST_SILENCE
-            self._write(f"{ansi.strip(status()[-1])}\n")
+            self._write(f"{markup.strip(status()[-1])}\n")
 
     def end_status(self) -> None:
         self._write("")

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from jdist.core.messages.runs import Display, OutputItem, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.notebook.text import bars
-from jdist.notebook.text.ansi import PLAIN, SEQUENCE, UNFINISHED, Style
-from jdist.notebook.text.limits import without_widgets
+from jdist.notebook.text import folding
+from jdist.notebook.text.markup import PLAIN, SEQUENCE, UNFINISHED, Style, without_widgets
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LONGEST_SEQUENCE = 4096  # An escape sequence that has not ended after so many characters is none.
@@ -236,11 +235,13 @@ class LineStream:
         found = ranks_by(
             (r, line) for (r, _), assembler in sorted(self._open.items()) for line in assembler.current[-1:]
         )
-        known = {tuple(ranks): bar for line, ranks in found.items() if (bar := bars.find(line)) is not None}
-        if len(found) > bars.MOST and len(known) == len(found) and len({*map(bars.kind, known.values())}) == 1:
-            return [f"[{RankSet(rank for ranks in known for rank in ranks)}] {bars.summary(known)}"]
+        known = {tuple(ranks): bar for line, ranks in found.items() if (bar := folding.find(line)) is not None}
+        if len(found) > folding.MOST and len(known) == len(found) and len({*map(folding.kind, known.values())}) == 1:
+            return [f"[{RankSet(rank for ranks in known for rank in ranks)}] {folding.summary(known)}"]
         lines = [f"[{RankSet(ranks)}] {line}" for line, ranks in found.items()]
-        return [*lines[: bars.MOST], f"… {len(lines) - bars.MOST} more"] if len(lines) > bars.MOST + 1 else lines
+        return (
+            [*lines[: folding.MOST], f"… {len(lines) - folding.MOST} more"] if len(lines) > folding.MOST + 1 else lines
+        )
 
     def rest(self) -> Iterator[tuple[Sequence[int], Sequence[str]]]:
         """The remaining lines: those without a newline, and the newest of streams that passed their limit."""

@@ -15,8 +15,8 @@ from jdist.core.outcome import WIDGET_VIEW, OutputEntry, OutputLine, RichOutput,
 from jdist.core.ranks import ranks_by
 from jdist.notebook.output.alignment import AlignedBlock, AlignedEntry, Alignment
 from jdist.notebook.output.terminal_emulator import LineAssembler
-from jdist.notebook.text import bars
-from jdist.notebook.text.limits import without_widgets
+from jdist.notebook.text import folding
+from jdist.notebook.text.markup import without_widgets
 
 Stream = Literal["stdout", "stderr"]
 
@@ -132,7 +132,7 @@ class Transcript:
     def _replace_tail(self, item: Tail) -> None:
         """Replace a rank's snapshot of a stream that is past its cap; it stands after all else that the rank sent."""
         for line in self._open.pop((item.rank, item.stream), LineAssembler()).take():
-            if bars.find(line) is None:  # the newest state of a bar is in the snapshot
+            if folding.find(line) is None:  # the newest state of a bar is in the snapshot
                 self._alignment.add((item.rank,), _text_entry(item.stream, line))
         assembler = LineAssembler()
         lines = assembler.feed(item.text)
@@ -202,7 +202,7 @@ def _text_entry(stream: Stream, text: str) -> AlignedEntry:
     though most are written to stderr.
     """
     reach = max(8, len(text.strip()) ** 2)
-    shown_as = "stdout" if stream == "stderr" and bars.find(text) is not None else stream
+    shown_as = "stdout" if stream == "stderr" and folding.find(text) is not None else stream
     return AlignedEntry(OutputLine(-1, shown_as, text), (stream, text), reach)
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Literal
 
-from jdist.core.errors import JdistError
+from jdist.core.errors import JdistError, Remedy, sentence
 from jdist.core.messages.status import Notice, Stopped
-from jdist.core.remedy import Remedy, sentence
 
 Style = Literal["magic", "command"]
 

@@ -5,18 +5,17 @@ import threading
 from argparse import Namespace
 
 from jdist.client.expressions import script_cell
-from jdist.core.errors import UsageError
+from jdist.core.errors import Remedy, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice
 from jdist.core.quantities import ArgumentParser, parse_count
 from jdist.core.rank_code import run_module
-from jdist.core.remedy import Remedy
-from jdist.notebook.export.files import export as write_script
+from jdist.notebook.export import export as write_script
 from jdist.notebook.options import add_script_options
 from jdist.notebook.output.display import RunDisplay
-from jdist.notebook.output.recorded import recorded_bundle
+from jdist.notebook.output.progress import TransferProgress
+from jdist.notebook.output.render import recorded_bundle
 from jdist.notebook.session import Session
-from jdist.notebook.text.progress import TransferProgress
 from jdist.notebook.text.remedy_text import typed, worded
 from jdist.notebook.verbs.registry import Words, option, verb
 

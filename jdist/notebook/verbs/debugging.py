@@ -6,13 +6,13 @@ from jdist.client.attachment import Ranks
 from jdist.client.debug.places import ENDED, Places
 from jdist.client.debug.stack_tree import Stacks
 from jdist.core.errors import UsageError
+from jdist.core.observation import StepKind
 from jdist.core.quantities import parse_count
 from jdist.core.ranks import ranks_by
-from jdist.core.stacks import StepKind
 from jdist.notebook.session import Session
-from jdist.notebook.text.limits import naming
+from jdist.notebook.text.cluster_text import PAUSE_SIGN
+from jdist.notebook.text.markup import naming
 from jdist.notebook.text.remedy_text import typed
-from jdist.notebook.text.status_text import PAUSE_SIGN
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 _SIGNS = (PAUSE_SIGN, "▶", "✓", "✗", "■")  # In this order.

@@ -1,9 +1,14 @@
-"""Verbs that diagnose: the doctor examines nodes and the network between them, the trace shows a run's collectives."""
+"""Verbs that diagnose: the doctor examines nodes and the network between them, the trace shows a run's collectives.
+
+The metrics of a run: what its ranks have logged, shown, or written to files.
+
+The profile of a cell: shown when the cell has run, or by the verb.
+"""
 
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jdist.client import find
 from jdist.client.blocking import bridge
@@ -12,15 +17,20 @@ from jdist.client.doctor.preflight import examine_beforehand
 from jdist.client.drill.drill import options_like, run_drills
 from jdist.client.drill.report import write_json
 from jdist.client.measure.columns import MIME, columns
+from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
+from jdist.core.profile import ProfileOptions, profile_options
 from jdist.core.quantities import parse_count
 from jdist.notebook.options import add_start_options, at_dashes, names_a_start, start_options
 from jdist.notebook.output.screen import Replaceable, plain
 from jdist.notebook.session import Session
-from jdist.notebook.text.doctor_text import diagnosis_bundle
-from jdist.notebook.text.drill_text import drill_bundle
+from jdist.notebook.text.diagnosis_text import diagnosis_bundle, drill_bundle
 from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.registry import Words, option, verb
+
+if TYPE_CHECKING:
+    from jdist.client.measure.profile import Profile
+
 
 _MOST_CALLS = 20_000  # A notebook keeps the trace beside its picture up to so many calls, of some 20 bytes each.
 
@@ -107,3 +117,58 @@ def trace(s: Session, o: Namespace) -> None:
     s.screen.show(shown)
     if o.save:
         s.echo(f"written to {found.save(o.save)}: ui.perfetto.dev opens it")
+
+
+@verb(
+    "metrics",
+    option("--run", type=parse_count, default=0, metavar="N", help="number of a run; default: the last that logged"),
+    option("--csv", metavar="FILE", help="write the points as a table: step, rank, name, value, time"),
+    attaches=None,
+)
+def metrics(s: Session, o: Namespace) -> None:
+    """show what the ranks logged with `jdist.log` in a cell: metrics [--run N] [--csv FILE]"""
+    found = s.cluster.metrics(o.run)
+    if o.csv:
+        s.echo(f"{len(found):,} points written to {found.to_csv(o.csv)}")
+    else:
+        s.screen.show(found.bundle())
+
+
+@verb(
+    "profile",
+    option("--run", type=parse_count, default=0, metavar="N", help="number of a run; default: the last profiled one"),
+    option("--save", metavar="FILE", help="write one Chrome trace for all ranks; FILE.json.gz is compressed"),
+)
+def profile(s: Session, o: Namespace) -> None:
+    """show who waited for whom in the last cell run with `%%dist --profile`: profile [--run N] [--save FILE]"""
+    _show(s, s.cluster.read_profile(o.run), o.save)
+
+
+def options_of(o: Namespace, ranks: int) -> ProfileOptions | None:
+    """The options of a profile of so many ranks, if the parsed options of a cell ask for one. Raises UsageError."""
+    if o.profile is None:
+        if o.profile_steps or o.profile_activities:
+            raise UsageError("--profile-steps and --profile-activities require --profile")
+        return None
+    return profile_options(ranks, activities=o.profile_activities or (), **(o.profile_steps or {}))
+
+
+def show_profile(s: Session, run: CellRun, file: str, *, is_over: bool) -> None:
+    """Show the profile of a run, also of one that failed, and write it to ``file`` unless that is empty."""
+    if not is_over:
+        s.echo(f"{typed('profile')} will show the profile when the run is over")
+        return
+    try:
+        found = s.cluster.read_profile(run)
+    except UsageError as e:
+        if not any(outcome.error for outcome in run.outcomes.values()):  # otherwise its own error says enough
+            s.echo(str(e))
+        return
+    _show(s, found, file)
+
+
+def _show(s: Session, found: "Profile", file: str | None) -> None:
+    shown: dict[str, Any] = found._repr_mimebundle_()
+    s.screen.show(shown)
+    if file:
+        s.echo(f"written to {found.save(file)}; open it at ui.perfetto.dev")

@@ -12,19 +12,18 @@ from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.earlier import EarlierCluster, find_earlier, is_same_start, keeps
 from jdist.client.lifecycle.start import Progress, Waiting, make_settings
-from jdist.core.errors import UsageError
+from jdist.core.errors import Remedy, UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet
-from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.core.table import Table
 from jdist.notebook.options import add_start_options, at_dashes, start_options
 from jdist.notebook.output.display import RunDisplay
+from jdist.notebook.output.progress import StartProgress
 from jdist.notebook.session import Session
-from jdist.notebook.text.progress import StartProgress
+from jdist.notebook.text.cluster_text import describe_loss
 from jdist.notebook.text.remedy_text import arrows, typed, worded
-from jdist.notebook.text.status_text import describe_loss
 from jdist.notebook.verbs.registry import never, option, verb
 
 _NAME = option("name", nargs="?", help="the cluster's name")

@@ -11,9 +11,9 @@ from jdist.core.errors import UsageError, ValueFailed, nearest
 from jdist.core.quantities import expression, expression_part
 from jdist.core.ranks import RankSet
 from jdist.notebook.options import join_expression
+from jdist.notebook.output.progress import TransferProgress
 from jdist.notebook.session import Session
-from jdist.notebook.text.progress import TransferProgress
-from jdist.notebook.text.variable_text import value_bundle, variable_rows
+from jdist.notebook.text.cluster_text import value_bundle, variable_rows
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 _NAME = option("name", type=expression)

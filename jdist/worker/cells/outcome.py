@@ -14,11 +14,10 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from jdist.core.errors import JdistError
+from jdist.core.errors import JdistError, Remedy
 from jdist.core.messages.base import PayloadWire
 from jdist.core.messages.runs import RankDone
 from jdist.core.outcome import ErrorInfo
-from jdist.core.remedy import Remedy
 from jdist.core.settings import INLINE_LIMIT
 from jdist.wire.values.frames import shortened
 from jdist.wire.values.objects import encode, inline, summarize

@@ -16,8 +16,7 @@ from IPython.core import page
 from IPython.core.autocall import ZMQExitAutocall
 from IPython.display import publish_display_data
 
-from jdist.core.errors import UsageError
-from jdist.core.remedy import Remedy
+from jdist.core.errors import Remedy, UsageError
 from jdist.worker import process
 from jdist.worker.cells import display
 from jdist.worker.compat.ipykernel import allows_input, give_no_input, show_traceback

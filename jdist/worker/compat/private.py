@@ -14,7 +14,7 @@ import torch
 
 from jdist.core.errors import UsageError
 from jdist.core.messages.nodes import Lack
-from jdist.core.supported import ADVICE
+from jdist.core.settings import ADVICE
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from jdist.core.messages.groups import FormWorld
+from jdist.core.messages.membership import FormWorld
 from jdist.core.topology import Topology
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups.gloo import Endpoint, connections, connections_to, own_listeners, shut_down

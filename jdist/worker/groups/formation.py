@@ -23,7 +23,7 @@ from torch.distributed import TCPStore
 from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import LaunchError
-from jdist.core.messages.groups import FormWorld
+from jdist.core.messages.membership import FormWorld
 from jdist.core.topology import Topology
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups.environment import RankEnvironment

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import UsageError
-from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.membership import GroupSpec
 from jdist.worker import process
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups import rebind

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from jdist.core.errors import LaunchError
-from jdist.core.messages.groups import FormWorld, GroupSpec, WorldFormed
+from jdist.core.messages.membership import FormWorld, GroupSpec, WorldFormed
 from jdist.worker.compat import step
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups import on_reform

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from jdist.core.messages.groups import CarriedNames
+from jdist.core.messages.membership import CarriedNames
 from jdist.worker.session import state
 from jdist.worker.session.memory import NamesReader
 from jdist.worker.session.rebuild import LostValue, loading

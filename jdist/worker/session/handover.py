@@ -21,8 +21,15 @@ from typing import Any, NoReturn
 from tornado.ioloop import IOLoop
 
 from jdist.core.messages.base import Message
-from jdist.core.messages.groups import CarriedNames
-from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, RequestNames, SavingNames, WorkerFails
+from jdist.core.messages.membership import (
+    CarriedNames,
+    Handover,
+    NamesLoaded,
+    NamesSaved,
+    RequestNames,
+    SavingNames,
+    WorkerFails,
+)
 from jdist.core.messages.observation import Observation
 from jdist.core.settings import WorkerSpec
 from jdist.wire.values.frames import Unpacker, pack

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from jdist.core.messages.introspection import Completed
+from jdist.core.messages.values import Completed
 
 _MOST = 200  # Names that are offered.
 _NAME = re.compile(r"(?:^|[^\w.\])}\"'])((?:[^\W\d]\w*\.)*)([^\W\d]\w*)?$")

@@ -17,7 +17,6 @@ from typing import Any
 import jdist
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.groups import MakeGroup, MakeMesh
 from jdist.core.messages.membership import (
     AddNode,
     AgentHello,
@@ -25,6 +24,8 @@ from jdist.core.messages.membership import (
     Enrol,
     Enrolled,
     Invite,
+    MakeGroup,
+    MakeMesh,
     NodeFacts,
     RemoveRanks,
     Restart,

@@ -138,7 +138,7 @@ def test_sruns_tasks_are_the_ranks_however_it_spreads_them(
 
 
 # In one piece: mpiexec passes on what it reads, and a line and its end may come apart.
-WHO = r'import os, jdist.core.launchers.task as j; os.write(1, f"{j.read_task(os.environ)}\n".encode())'
+WHO = r'import os, jdist.core.launchers as j; os.write(1, f"{j.read_task(os.environ)}\n".encode())'
 
 
 def test_a_batch_script_is_not_the_task_of_its_job(hosts: Bed, slurm: Slurm) -> None:

@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, Response, Route, expect
 import jdist
 from jdist.client.measure.chart import MetricChart
 from jdist.core.messages.runs import MetricsLogged
-from jdist.core.metrics.series import RunMetrics
+from jdist.core.metrics import RunMetrics
 from jdist.worker.metrics import MetricBuffer
 from support.lab.accessibility import ANY, DARK, findings_in_all_themes, use_theme
 from support.lab.browsing import Lab, LabNotebook

@@ -23,17 +23,21 @@ from jdist.core.import_path import ImportPath
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import CodeSynced, UseImportPath
 from jdist.core.messages.debug import PauseRanks, RankPaused, ResumeRanks
-from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, StartStore, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
     EndWorkers,
+    FormWorld,
+    GroupMade,
+    GroupSpec,
     LivenessRenewed,
     Rejected,
     Shutdown,
+    StartStore,
     StartWorker,
     Welcome,
     WorkerDown,
     WorkerUp,
+    WorldFormed,
 )
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import ToAgent
@@ -49,7 +53,7 @@ from jdist.core.messages.runs import (
     Text,
 )
 from jdist.core.messages.saving import GiveUpSave, PrepareSave, SaveAt
-from jdist.core.stacks import StackFrame
+from jdist.core.observation import StackFrame
 from jdist.wire.values.frames import pack
 
 FIRST, SECOND = StartWorker(10, 2, 0), StartWorker(11, 3, 0)

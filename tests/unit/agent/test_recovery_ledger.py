@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from jdist.agent.recovery_ledger import RecoveryLedger
-from jdist.core.messages.groups import CarriedNames, WorldFormed
-from jdist.core.messages.membership import StartWorker
+from jdist.core.messages.membership import CarriedNames, StartWorker, WorldFormed
 
 
 def test_a_replaced_worker_is_fresh_until_it_has_taken_over_names() -> None:

@@ -6,12 +6,11 @@ from jdist.controller import queries
 from jdist.controller.model.model import FromAgent
 from jdist.controller.runs import lifecycle
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.groups import StoreUp
-from jdist.core.messages.introspection import Complete
-from jdist.core.messages.membership import AgentHello, Rejected
+from jdist.core.messages.membership import AgentHello, Rejected, StoreUp
 from jdist.core.messages.protocol import RankQuery
 from jdist.core.messages.runs import CellSpec, Output, RunCell, Tail, Text
 from jdist.core.messages.status import ClientHello, RequestRefused
+from jdist.core.messages.values import Complete
 from support.driver import VERSION, Driver, facts
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.base import Ack, Progress, QueryFailed
-from jdist.core.messages.introspection import Logs
 from jdist.core.messages.membership import RemoveRanks, Restart
 from jdist.core.messages.nodes import ClockReading, ReadClock
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
 from jdist.core.messages.status import ClientHello, ClusterFacts, RequestRefused, StatusRequest
+from jdist.core.messages.values import Logs
 from support.driver import Driver
 
 

@@ -8,8 +8,17 @@ from hypothesis import strategies as st
 
 from jdist.controller.model.model import FromAgent, FromClient, PeerGone, Tick
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.groups import GroupMade, GroupSpec, MakeGroup, MakeMesh
-from jdist.core.messages.membership import AgentHello, EndOverdue, Heartbeat, Restart, Shutdown
+from jdist.core.messages.membership import (
+    AgentHello,
+    EndOverdue,
+    GroupMade,
+    GroupSpec,
+    Heartbeat,
+    MakeGroup,
+    MakeMesh,
+    Restart,
+    Shutdown,
+)
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import (
     CellSpec,

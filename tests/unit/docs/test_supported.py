@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.core.supported import NEWEST_TORCH, OLDEST_TORCH
+from jdist.core.settings import NEWEST_TORCH, OLDEST_TORCH
 
 ROOT = Path(__file__).parents[3]
 

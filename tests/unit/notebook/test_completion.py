@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.core.messages.introspection import Completed
+from jdist.core.messages.values import Completed
 from jdist.notebook.completion import combine, describe_name, is_for_ranks, ranks_part, spread
 
 

@@ -34,9 +34,8 @@ from jdist.agent.processes.kernel import Kernel, KernelMessage
 from jdist.agent.processes.workers import Workers
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
-from jdist.core.launchers.task import WORKER
+from jdist.core.launchers import WORKER
 from jdist.core.messages.base import Message
-from jdist.core.messages.groups import WorldFormed
 from jdist.core.messages.membership import (
     EndOverdue,
     LauncherTask,
@@ -48,6 +47,7 @@ from jdist.core.messages.membership import (
     WorkerDown,
     WorkerFails,
     WorkerHello,
+    WorldFormed,
 )
 from jdist.core.messages.protocol import ToWorker
 from jdist.core.messages.runs import AbortRun, InterruptHeard

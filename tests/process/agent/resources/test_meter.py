@@ -17,9 +17,9 @@ from jdist.agent.node.gpus import CudaVisibility
 from jdist.agent.resources.meter import GpuStream, ResourceMeter
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
+from jdist.core.messages.nodes import NodeResources, ReadResources
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.protocol import RankReply
-from jdist.core.messages.resources import NodeResources, ReadResources
 from jdist.core.observation import Activity
 from support.waits import eventually
 

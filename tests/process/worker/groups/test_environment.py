@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch.distributed as dist
 
-from jdist.core.messages.groups import FormWorld
+from jdist.core.messages.membership import FormWorld
 from jdist.core.topology import Topology
 from jdist.worker.groups.environment import RankEnvironment
 

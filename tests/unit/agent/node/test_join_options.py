@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.agent.node.join_options import own_gpu
-from jdist.core.launchers.task import WORKER, read_task
+from jdist.core.launchers import WORKER, read_task
 from jdist.core.messages.membership import LauncherTask
 
 # As seen in the processes that each of them started: two hosts of two tasks, the third task.

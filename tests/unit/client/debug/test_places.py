@@ -8,9 +8,8 @@ from jdist.client.debug.places import Places, describe_unpaused
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts
-from jdist.core.observation import Activity, Call, GroupProgress
+from jdist.core.observation import Activity, Call, GroupProgress, PauseReason, StackFrame
 from jdist.core.outcome import OutcomeKind
-from jdist.core.stacks import PauseReason, StackFrame
 
 AT = StackFrame("train_step", "", 8, "loss.backward()", 12)
 SCRIPT = StackFrame("main", "/home/u/train.py", 80, "", 0)

@@ -11,9 +11,9 @@ import pytest
 from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.link import CONTROLLER
 from jdist.core.messages.base import QueryFailed
-from jdist.core.messages.introspection import DebugLog, DebugRecord
 from jdist.core.messages.nodes import ClockReading, ReadClock
 from jdist.core.messages.status import ClusterFacts
+from jdist.core.messages.values import DebugLog, DebugRecord
 
 NOW = time.time()
 AHEAD = 3600.0

@@ -11,7 +11,7 @@ import pytest
 
 from jdist.client.measure.chart import MIME, MetricChart, lines, rounded
 from jdist.core.messages.runs import MetricsLogged
-from jdist.core.metrics.series import MetricSeries, RunMetrics
+from jdist.core.metrics import MetricSeries, RunMetrics
 from jdist.worker.metrics import MetricBuffer
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from jdist.client.measure.metrics import marks
 from jdist.core.messages.runs import MetricsLogged
-from jdist.core.metrics.series import MetricSeries, RunMetrics
+from jdist.core.metrics import MetricSeries, RunMetrics
 from jdist.worker.metrics import MetricBuffer
 
 

@@ -11,7 +11,7 @@ import pytest
 from jdist.client.measure.metrics import KeptMetrics, Metrics
 from jdist.core.errors import UsageError
 from jdist.core.messages.runs import MetricsLogged
-from jdist.core.metrics.series import RunMetrics
+from jdist.core.metrics import RunMetrics
 from jdist.worker.metrics import MetricBuffer
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from jdist.client.measure.resources import NodeUsage, RankUsage, Resources
-from jdist.core.messages.resources import RunInterval
+from jdist.core.messages.nodes import RunInterval
 from jdist.server.snapshots import resources_snapshot
 
 GIB = float(1 << 30)

@@ -9,7 +9,7 @@ import pytest
 from jdist.client.values.variable_table import VariableTable, merge_lists
 from jdist.core.errors import UsageError
 from jdist.core.messages.values import VariableFacts, VariableList
-from jdist.notebook.text.variable_text import variable_rows
+from jdist.notebook.text.cluster_text import variable_rows
 
 
 def facts(name: str, **known: Any) -> VariableFacts:

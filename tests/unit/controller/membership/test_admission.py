@@ -9,8 +9,7 @@ from jdist.controller.model.model import FromAgent
 from jdist.core.import_path import ImportPath
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.code import UseImportPath
-from jdist.core.messages.groups import StartStore
-from jdist.core.messages.membership import AgentHello, Heartbeat, NodeFacts, Rejected, Welcome
+from jdist.core.messages.membership import AgentHello, Heartbeat, NodeFacts, Rejected, StartStore, Welcome
 from jdist.core.messages.status import ClusterFacts, Notice
 from support.driver import VERSION, Driver, facts
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from jdist.controller.model.model import FromAgent
-from jdist.core.messages.groups import (
+from jdist.core.messages.membership import (
     FormWorld,
     GroupCreated,
     GroupMade,
     GroupSpec,
     MakeGroup,
     MakeMesh,
+    Restart,
     StartStore,
     StoreDown,
     StoreUp,
     WorldFailed,
     WorldFormed,
 )
-from jdist.core.messages.membership import Restart
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import ExecuteCell, RunEnded
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest

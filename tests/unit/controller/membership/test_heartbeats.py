@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jdist.controller.model.model import FromAgent, PeerGone
-from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import (
     AgentLeaving,
+    FormWorld,
     Heartbeat,
     LivenessLost,
     LivenessRenewed,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.core.messages.groups import StartStore
-from jdist.core.messages.membership import DropNodes, Rejected, Resized
+from jdist.core.messages.membership import DropNodes, Rejected, Resized, StartStore
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused
 from support.driver import Driver

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from jdist.core.errors import Remedy
 from jdist.core.messages.base import QueryFailed
-from jdist.core.messages.groups import MakeGroup
-from jdist.core.messages.membership import Restart, Shutdown, StartWorker
+from jdist.core.messages.membership import MakeGroup, Restart, Shutdown, StartWorker
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.runs import Interrupt, RankDone, RunEnded
 from jdist.core.messages.status import (
@@ -19,7 +19,6 @@ from jdist.core.messages.status import (
     Stopped,
 )
 from jdist.core.messages.values import Evaluate
-from jdist.core.remedy import Remedy
 from support.driver import Driver
 
 WHY = "killed by signal 9 (SIGKILL)"

@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 
 from jdist.controller.model.model import FromAgent, Tick
-from jdist.core.messages.groups import CarriedNames, FormWorld, StartStore, StoreDown
-from jdist.core.messages.membership import Heartbeat, Restart, StartWorker, Welcome, WorkerDown, WorkerUp
+from jdist.core.messages.membership import (
+    CarriedNames,
+    FormWorld,
+    Heartbeat,
+    Restart,
+    StartStore,
+    StartWorker,
+    StoreDown,
+    Welcome,
+    WorkerDown,
+    WorkerUp,
+)
 from jdist.core.messages.runs import AbortRun, CellRefused, ExecuteCell, Interrupt, RankDone, RunEnded
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
 from support.driver import Driver

@@ -7,18 +7,23 @@ import random
 import pytest
 
 from jdist.controller.model.model import PeerGone
+from jdist.core.errors import Remedy
 from jdist.core.messages.base import Ack, Message
-from jdist.core.messages.groups import FormWorld, GroupMade, GroupSpec, MakeGroup, MakeMesh, StartStore
-from jdist.core.messages.introspection import Logs
 from jdist.core.messages.membership import (
     AbortAddNode,
     AddNode,
     EndWorkers,
+    FormWorld,
+    GroupMade,
+    GroupSpec,
+    MakeGroup,
+    MakeMesh,
     PlaceOpened,
     Rejected,
     RemoveRanks,
     Resized,
     Shutdown,
+    StartStore,
     StartWorker,
     Welcome,
     WorkerDown,
@@ -27,8 +32,7 @@ from jdist.core.messages.observation import Observe, Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.runs import ExecuteCell, Output, Text
 from jdist.core.messages.status import ClusterFacts, Notice, RequestRefused
-from jdist.core.messages.values import BindNames
-from jdist.core.remedy import Remedy
+from jdist.core.messages.values import BindNames, Logs
 from support.driver import Agent, Driver, facts
 
 

@@ -12,24 +12,26 @@ from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.controller.model.model import FromAgent, Send
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.debug import FollowRun, RankPaused, RanksResumed, Resume, ResumeRanks, RunFollowed
-from jdist.core.messages.groups import FormWorld, GroupSpec, StartStore, WorldFormed
 from jdist.core.messages.membership import (
     AgentHello,
     EndWorkers,
+    FormWorld,
+    GroupSpec,
     HeldGeneration,
     HeldWorker,
     Rejected,
     RemoveRanks,
     Shutdown,
+    StartStore,
     StartWorker,
     Welcome,
     WorkerUp,
+    WorldFormed,
 )
-from jdist.core.messages.records import ReadRun, RunRecord
-from jdist.core.messages.runs import AbortRun, CellSpec, ExecuteCell, RankDone, RunEnded, RunStarted
+from jdist.core.messages.runs import AbortRun, CellSpec, ExecuteCell, RankDone, ReadRun, RunEnded, RunRecord, RunStarted
 from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveOptions
 from jdist.core.messages.status import ClusterFacts, Notice, StatusReport, StatusRequest
-from jdist.core.stacks import StackFrame
+from jdist.core.observation import StackFrame
 from support.driver import VERSION, Agent, Driver, facts
 
 STORE = ("10.0.0.1", 4000)

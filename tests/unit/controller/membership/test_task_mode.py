@@ -7,9 +7,9 @@ import pytest
 
 from jdist.controller.model.model import FromAgent
 from jdist.core.messages.base import PROTOCOL
-from jdist.core.messages.groups import FormWorld
 from jdist.core.messages.membership import (
     AgentHello,
+    FormWorld,
     HeldGeneration,
     HeldWorker,
     LauncherTask,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdist.controller.model.world import Numbering
-from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.membership import GroupSpec
 
 NODE_OF = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 

@@ -11,7 +11,6 @@ from jdist.client.run import CellRun
 from jdist.controller.model.records import RunRecords
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import Pause, RankPaused, RanksResumed
-from jdist.core.messages.records import ReadRun, RunRecord
 from jdist.core.messages.runs import (
     Display,
     InputRequest,
@@ -19,8 +18,10 @@ from jdist.core.messages.runs import (
     MetricsLogged,
     Output,
     RankDone,
+    ReadRun,
     RunAccepted,
     RunEnded,
+    RunRecord,
     RunStarted,
     Tail,
     Text,

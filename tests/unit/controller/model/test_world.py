@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.controller.model.world import Node, Rank, World
-from jdist.core.messages.groups import GroupSpec
+from jdist.core.messages.membership import GroupSpec
 from support.driver import facts
 
 

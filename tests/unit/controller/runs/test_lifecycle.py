@@ -6,11 +6,10 @@ import pytest
 
 from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
-from jdist.core.messages.groups import CarriedNames, FormWorld
-from jdist.core.messages.membership import Restart, StartWorker
+from jdist.core.messages.membership import CarriedNames, FormWorld, Restart, StartWorker
+from jdist.core.messages.nodes import ListRuns, RunInterval, RunIntervals
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.protocol import RankReply
-from jdist.core.messages.resources import ListRuns, RunInterval, RunIntervals
 from jdist.core.messages.runs import (
     AbortRun,
     CellSpec,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from jdist.controller.model.model import FromAgent
-from jdist.core.messages.groups import FormWorld, WorldFormed
-from jdist.core.messages.membership import Restart
+from jdist.core.messages.membership import FormWorld, Restart, WorldFormed
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.runs import Interrupt, RankDone
 from jdist.core.messages.status import Notice

@@ -34,7 +34,7 @@ from jdist.core.messages.runs import (
     Text,
 )
 from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
-from jdist.core.stacks import StackFrame
+from jdist.core.observation import StackFrame
 from support.driver import Driver
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from jdist.core.messages.groups import FormWorld
-from jdist.core.messages.membership import Restart
+from jdist.core.messages.membership import FormWorld, Restart
 from jdist.core.messages.observation import Observation, Observe, VerdictChanged
 from jdist.core.messages.protocol import RankQuery
 from jdist.core.messages.runs import AbortRun, Interrupt, RunEnded

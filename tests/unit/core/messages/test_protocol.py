@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import jdist.core.messages
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message, PayloadWire, ValueMissing
-from jdist.core.messages.groups import FormWorld
-from jdist.core.messages.membership import Enrol, Handover, Heartbeat, ToUnauthenticated
+from jdist.core.messages.membership import Enrol, FormWorld, Handover, Heartbeat, ToUnauthenticated
 from jdist.core.messages.protocol import (
     AgentMessage,
     ClientMessage,

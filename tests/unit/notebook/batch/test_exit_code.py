@@ -11,10 +11,10 @@ from jdist.client.run import CellRun
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.runs import RankDone, RunEnded
 from jdist.core.messages.status import Stopped
+from jdist.core.observation import StackFrame
 from jdist.core.outcome import ErrorInfo
-from jdist.core.stacks import StackFrame
 from jdist.core.topology import Topology
-from jdist.notebook.batch.exit_code import exit_code, held_failure
+from jdist.notebook.batch.rules import exit_code, held_failure
 from jdist.worker.process import ScriptExit
 
 

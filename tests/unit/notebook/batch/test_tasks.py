@@ -9,7 +9,7 @@ import pytest
 
 from jdist.core.errors import UsageError
 from jdist.core.messages.membership import LauncherTask
-from jdist.notebook.batch.tasks import as_tasks, meeting_place
+from jdist.notebook.batch.job import as_tasks, meeting_place
 
 START = {"launcher": "local", "nnodes": None, "nproc_per_node": None, "bind_host": "", "launcher_args": []}
 PLACE = Path("/a/place")

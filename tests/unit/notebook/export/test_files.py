@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jdist.core.errors import UsageError
-from jdist.notebook.export.files import marked, write
+from jdist.notebook.export import marked, write
 
 
 def test_a_file_that_export_wrote_is_replaced(tmp_path: Path) -> None:

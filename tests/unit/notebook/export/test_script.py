@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from jdist.client.history import Annotation, BroadcastStep, CellStep, GroupStep, MeshStep, Step, ValueStep
 from jdist.core.rank_code import run_script
-from jdist.notebook.export.script import Script, ScriptWorld, compose, setup_first
-from jdist.notebook.export.translate import Untranslatable, indented, translate
+from jdist.notebook.export import Script, ScriptWorld, Untranslatable, compose, indented, setup_first, translate
 
 WORLD = ScriptWorld((2, 2), "gloo")
 

@@ -17,7 +17,7 @@ from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
 from jdist.core.messages.runs import Display, MetricsLogged, Output, RankDone, RunEnded, RunStarted, Text
-from jdist.core.stacks import PauseReason, StackFrame
+from jdist.core.observation import PauseReason, StackFrame
 from jdist.core.topology import Topology
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.run_json import MIME

@@ -20,8 +20,8 @@ from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.transcript import Transcript
-from jdist.notebook.text import ansi
-from jdist.notebook.text.limits import left_out
+from jdist.notebook.text import markup as text_markup
+from jdist.notebook.text.markup import left_out
 
 RANKS = (0, 1, 2, 3)
 TOPOLOGY = Topology((2, 2), ("alpha", "beta"))
@@ -332,9 +332,9 @@ def test_a_script_arrives_as_text_from_everywhere():
 
 @given(st.text("ab<&\x1b[]0123456789;mKH\x07\\", max_size=60))
 def test_any_escape_sequence_can_be_read(text):
-    assert "\x1b" not in ansi.strip(text)
-    tags = Tags(ansi.to_html(text))
-    assert tags.text == ansi.strip(text)
+    assert "\x1b" not in text_markup.strip(text)
+    tags = Tags(text_markup.to_html(text))
+    assert tags.text == text_markup.strip(text)
     assert set(tags.tags) <= {"span"}
 
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jdist.core.errors import Remedy
 from jdist.core.messages.runs import Display, Text
 from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind, OutputLine
 from jdist.core.ranks import RankSet
-from jdist.core.remedy import Remedy
 from jdist.core.topology import Topology
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json import MIME, RunJson, TextSegment, VariantSegment

@@ -10,7 +10,7 @@ from jdist.core.messages.runs import Clear, Display, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW, OutputEntry, OutputLine, RichOutput, SkippedLines
 from jdist.notebook.output.terminal_emulator import LineAssembler, LineStream
 from jdist.notebook.output.transcript import Block, Transcript
-from jdist.notebook.text.number_folding import joined, skeleton, summarized
+from jdist.notebook.text.folding import joined, skeleton, summarized
 
 RANKS = (0, 1, 2, 3)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jdist.notebook.panel.panel import ClickDelivery, ParentlessContext
+from jdist.notebook.panel import ClickDelivery, ParentlessContext
 
 
 def kernel(subshells: list[str] | None) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 import ipywidgets
 import pytest
 
-from jdist.notebook.panel import panel
-from jdist.notebook.panel.panel import Panel
+from jdist.notebook import panel
+from jdist.notebook.panel import Panel
 
 BOTH = 5.0  # Seconds for both threads to end.
 OVERLAP = 0.3  # Seconds for which the first waits for the second to pass it.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jdist.notebook.text import bars
+from jdist.notebook.text import folding
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from jdist.notebook.text import bars
     ],
 )
 def test_a_bar_is_recognised(line: str, label: str, part: float | None, count: float, total: float) -> None:
-    bar = bars.find(line)
+    bar = folding.find(line)
     assert bar is not None
     assert (bar.label, bar.part) == (label, part)
     assert (bar.count, bar.total) == pytest.approx((count, total))
@@ -42,11 +42,11 @@ def test_a_bar_is_recognised(line: str, label: str, part: float | None, count: f
     ],
 )
 def test_what_is_no_bar(line: str) -> None:
-    assert bars.find(line) is None
+    assert folding.find(line) is None
 
 
-def found(line: str) -> bars.ProgressBar:
-    bar = bars.find(line)
+def found(line: str) -> folding.ProgressBar:
+    bar = folding.find(line)
     assert bar is not None
     return bar
 
@@ -56,8 +56,8 @@ def test_bars_of_many_ranks_are_one() -> None:
         (r,): found(f"epoch 2: {41 + r % 4}%|████ | {410 + 10 * (r % 4)}/1000 [00:01<00:02]") for r in range(20)
     }
     by_ranks[20, 21] = found("epoch 2:  40%|████ | 400/1000 [00:01<00:02]")
-    assert bars.summary(by_ranks) == "epoch 2 40-44 % ━━━━━━━━━─╌╌╌╌╌╌╌╌╌╌╌╌╌╌ 400-440/1000 · slowest ranks 20-21"
-    assert len({bars.kind(bar) for bar in by_ranks.values()}) == 1
+    assert folding.summary(by_ranks) == "epoch 2 40-44 % ━━━━━━━━━─╌╌╌╌╌╌╌╌╌╌╌╌╌╌ 400-440/1000 · slowest ranks 20-21"
+    assert len({folding.kind(bar) for bar in by_ranks.values()}) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_bars_of_many_ranks_are_one() -> None:
     ],
 )
 def test_the_summary(lines: list[str], expected: str) -> None:
-    assert bars.summary({(rank,): found(line) for rank, line in enumerate(lines)}) == expected
+    assert folding.summary({(rank,): found(line) for rank, line in enumerate(lines)}) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,5 +86,5 @@ def test_the_summary(lines: list[str], expected: str) -> None:
     ],
 )
 def test_a_bar_is_drawn_shorter_where_its_line_does_not_fit(line: str, most: int, expected: str) -> None:
-    assert bars.fit(line, most) == expected
-    assert len(bars.fit(line, most)) <= most
+    assert folding.fit(line, most) == expected
+    assert len(folding.fit(line, most)) <= most

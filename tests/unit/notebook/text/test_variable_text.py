@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jdist.notebook.text.variable_text import value_bundle
+from jdist.notebook.text.cluster_text import value_bundle
 
 NOTHING = dict.fromkeys(("shape", "nbytes", "length", "mean", "std", "norm", "nan_count", "thumb"))
 

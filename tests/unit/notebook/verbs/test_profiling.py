@@ -13,7 +13,7 @@ from jdist.core.profile import LEAST_OPERATORS, MOST_OPERATORS, ProfileOptions
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.session import Session
 from jdist.notebook.verbs import call
-from jdist.notebook.verbs.profiling import options_of, show_profile
+from jdist.notebook.verbs.diagnosis import options_of, show_profile
 
 
 def options(line: str, ranks: int = 4) -> ProfileOptions | None:

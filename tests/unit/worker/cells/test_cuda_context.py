@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jdist.core.remedy import Remedy
+from jdist.core.errors import Remedy
 from jdist.worker.cells.outcome import FINAL, CudaContext, final_fault
 
 ASSERT = """CUDA error: device-side assert triggered

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from jdist.core.errors import LaunchError
-from jdist.core.messages.groups import FormWorld
+from jdist.core.messages.membership import FormWorld
 from jdist.worker.groups import formation
 from jdist.worker.groups.formation import RankFormation
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from jdist.core.errors import ProtocolError
-from jdist.core.messages.groups import CarriedNames
+from jdist.core.messages.membership import CarriedNames
 from jdist.worker.session import from_memory as load_module
 from jdist.worker.session import memory, state, to_memory
 from jdist.worker.session.from_memory import load

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from jdist.core.messages.introspection import Completed
+from jdist.core.messages.values import Completed
 from jdist.worker.variables.introspection import complete, introspect
 
 

@@ -10,7 +10,7 @@ from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.run_view import RunView
-from jdist.notebook.output.traceback_folding import FoldedFrames, fold
+from jdist.notebook.text.folding import FoldedFrames, fold_frames
 
 TORCH = "/v/lib/python3.11/site-packages/torch"
 HEAD = "\x1b[31mValueError\x1b[39m   Traceback (most recent call last)"
@@ -27,7 +27,7 @@ def error(*entries: str, name: str = "ValueError", text: str = "bad") -> ErrorIn
 
 
 def pieces(*entries: str) -> list[str]:
-    return [f"<{each.summary}>" if isinstance(each, FoldedFrames) else each for each in fold(error(*entries))]
+    return [f"<{each.summary}>" if isinstance(each, FoldedFrames) else each for each in fold_frames(error(*entries))]
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_consecutive_frames_of_packages_are_one_line(entries: tuple[str, ...], e
 
 def test_the_text_of_all_pieces_is_the_traceback() -> None:
     info = error(HEAD, CELL, MODULE, SKIPPED, LINEAR, CELL, JSON, "ValueError: bad")
-    text = "\n".join(each.text if isinstance(each, FoldedFrames) else each for each in fold(info))
+    text = "\n".join(each.text if isinstance(each, FoldedFrames) else each for each in fold_frames(info))
     assert text == "\n".join(info.traceback)
 
 
 def test_a_traceback_that_was_shortened_since_is_shown_as_it_is() -> None:
-    assert fold(ErrorInfo("ValueError", "bad", ("ValueError: bad",), installed=("", "", "torch/a.py"))) == [
+    assert fold_frames(ErrorInfo("ValueError", "bad", ("ValueError: bad",), installed=("", "", "torch/a.py"))) == [
         "ValueError: bad"
     ]
 

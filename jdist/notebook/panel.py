@@ -1,32 +1,215 @@
-"""Panel: widgets that show the session's cluster, with buttons that act on its ranks, also while a cell runs.
+"""The widget panel: a cluster looked at and steered in a notebook, with ipywidgets only.
+
+The panel as HTML: what is known of a cluster. Readable without any style; colours are Jupyter's, with fallbacks that
+suit light and dark. A state is a sign and a word, never a colour alone.
+
+Panel: widgets that show the session's cluster, with buttons that act on its ranks, also while a cell runs.
 
 A front end that can sends a widget's messages to a subshell of the kernel, a thread beside the one in which cells run
 (JupyterLab since 4.4, ipykernel since 7.0). But ipykernel (7.4) delivers them where the widget was last written from,
 so one that was made by a cell receives clicks only after the cell. Written without a parent message, it receives them
 where the front end says, hence :class:`ParentlessContext`.
+
+Opens a panel where one can be shown, and otherwise says why not.
 """
 
 import asyncio
 import contextvars
+import html
+import math
 import threading
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import ipywidgets
 from ipywidgets import Layout
+from msgspec import Struct, structs
 
 from jdist.client.blocking import Cluster, bridge
 from jdist.client.cluster import AsyncCluster
 from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
-from jdist.core.errors import JdistError
-from jdist.core.messages.status import Notice, StatusReport
+from jdist.core.errors import JdistError, UsageError, sentence
+from jdist.core.messages.observation import Observation
+from jdist.core.messages.status import Notice, RankFacts, StatusReport
 from jdist.core.outcome import WIDGET_VIEW
-from jdist.core.ranks import describe_fresh_ranks, describe_ranks
-from jdist.notebook.panel import html
-from jdist.notebook.panel.html import Sight
+from jdist.core.quantities import format_count
+from jdist.core.ranks import RankSet, describe_fresh_ranks, describe_ranks
+from jdist.core.topology import Mesh
 from jdist.notebook.session import Session
+from jdist.notebook.text import remedy_text
+from jdist.notebook.text.cluster_text import PAUSE_SIGN, group_rows, rank_row, status_bundle
 from jdist.notebook.text.remedy_text import typed, worded
 from jdist.wire.transport.keys import Connection
+
+_SIGNS = {"running": "▶", "idle": "○", "starting": "◔", "unreachable": "⚠", "gone": "✕"}
+_NO_WIDGETS = "this front end shows no widgets, so here is the cluster as it was when the panel was opened"
+_LINE = "1px solid var(--jp-border-color2,rgba(128,128,128,.35))"
+_CELL = f"padding:2px 12px 2px 0;text-align:left;vertical-align:top;border-bottom:{_LINE}"
+_NUMBER = _CELL.replace("text-align:left", "text-align:right") + ";font-variant-numeric:tabular-nums"
+_MUTED = "opacity:.75"
+_FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5;color:var(--jp-ui-font-color1,inherit)"
+_BAR = "border-left:4px solid {};padding:2px 0 2px 10px;margin:6px 0"
+_WARN = _BAR.format("var(--jp-warn-color1,#e08600)")
+_ERROR = _BAR.format("var(--jp-error-color1,#d32f2f)")
+_WORDS = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+_PRE = f"margin:0;{_WORDS};background:none;color:inherit;font-family:var(--jp-code-font-family,monospace)"
+
+
+class Sight(Struct, frozen=True):
+    """The panel's knowledge of its cluster at a moment."""
+
+    state: str  # connecting, live, watching (nothing runs, so nothing is asked), silent (no answer) or gone.
+    note: str = ""  # The reason for the state.
+    found: StatusReport | None = None
+    looked: Mapping[int, Observation] = {}  # The ranks' observations of themselves.
+
+
+def draw_header(sight: Sight) -> str:
+    """Name, ranks, nodes, backend, generation and state; and how many ranks do what."""
+    if sight.found is None:
+        return _box(f"<strong>{html.escape(sight.note or sight.state)}</strong>")
+    facts, runs = sight.found.facts, sight.found.runs
+    phase = ("a cell runs" if runs else "idle") if facts.phase == "ready" else facts.phase
+    state = {"silent": "does not answer", "gone": "gone"}.get(sight.state, phase)
+    words = [f"{facts.topology.world_size} ranks", format_count(facts.topology.nnodes, "node"), facts.backend]
+    words += [f"generation {facts.generation}", f"<strong>{html.escape(state)}</strong>"]
+    lines = [f"<strong>cluster {html.escape(facts.name)}</strong> · {' · '.join(words)}"]
+    reason = sentence(facts.reason, facts.remedies, remedy_text.command)
+    lines += [html.escape(text) for text in (reason, *sight.found.silences) if text]
+    lines += [_run(sight.found.ranks, *run) for run in runs]
+    return _box("".join(f"<div>{line}</div>" for line in lines))
+
+
+def _run(rows: Sequence[RankFacts], number: int, state: str, ranks: tuple[int, ...], seconds: float) -> str:
+    name = f"run {number} on ranks {RankSet(ranks)}"
+    if state == "queued":
+        return f"◔ {name}: queued"
+    done = len(ranks) - sum(row.run == number for row in rows)
+    if paused := [row.rank for row in rows if row.paused is not None and row.paused.run == number]:
+        return f"{PAUSE_SIGN} {name}: {describe_ranks(paused, 'is')} paused"
+    return f"▶ {name}: {html.escape(state)}, {done} of {len(ranks)} done, {seconds:.0f} s"
+
+
+def draw_footer(sight: Sight) -> str:
+    """How up to date the panel is."""
+    text = {
+        "connecting": "connecting",
+        "live": "live: up to date within a second or so",
+        "watching": "nothing runs, so nothing is asked; whatever changes is shown",
+        "silent": "not up to date",
+        "gone": "not up to date any more",
+    }[sight.state]
+    if sight.note and sight.found is not None:
+        text += f": {sight.note}"
+    return _box(html.escape(text), f"{_MUTED};margin-top:6px", 'role="status" ')
+
+
+# ---------------------------------------------------------------- ranks
+
+
+_HEADS = ("rank", "node", "device", "state", "doing", "CPU", "memory", "GPU", "GPU memory", "last line", "lost")
+_ALWAYS = ("rank", "node", "state")
+_NUMERIC = {"rank", "CPU", "memory", "GPU", "GPU memory"}
+
+
+def draw_ranks(sight: Sight) -> str:
+    """A row for each rank; columns that are empty are left out."""
+    if sight.found is None or not sight.found.ranks:
+        return ""
+    rows = []
+    for facts in sight.found.ranks:
+        seen = sight.looked.get(facts.rank)
+        cells = rank_row(facts, seen)
+        sign = _SIGNS.get(facts.state, "·") if facts.paused is None else PAUSE_SIGN
+        state = f"{sign} {cells['state']}"
+        rows.append({**cells, "state": state, "device": seen.device if seen else "", "lost": facts.death})
+    heads = [head for head in _HEADS if head in _ALWAYS or any(row.get(head) for row in rows)]
+    states = ", ".join(f"{n} {state}" for state, n in Counter(map(_state, sight.found.ranks)).most_common())
+    caption = f"Ranks {RankSet(row.rank for row in sight.found.ranks)}: {states}"
+    styles = [_NUMBER if head in _NUMERIC else _CELL for head in heads]
+    return _table(caption, heads, [[row.get(head, "") for head in heads] for row in rows], styles, has_caption=True)
+
+
+def _state(row: RankFacts) -> str:
+    return row.state if row.paused is None else "paused"
+
+
+def draw_groups(found: StatusReport | None) -> str:
+    """The groups, and the mesh as a grid of ranks."""
+    if found is None:
+        return ""
+    grid = "" if found.facts.mesh is None else draw_mesh(Mesh(*found.facts.mesh))
+    return _table("Groups", (), group_rows(found), (_CELL, _CELL, f"{_CELL};{_MUTED}")) + grid
+
+
+def draw_mesh(mesh: Mesh) -> str:
+    """Ranks in rows and columns: the last dimension is the columns, all before it are the rows."""
+    *outer, last = mesh.names
+    columns = mesh.sizes[-1]
+    heads = ["", *(f"{last}={i}" for i in range(columns))]
+    rows = []
+    for first in range(0, math.prod(mesh.sizes), columns):
+        label = " ".join(f"{name}={mesh.coordinate(first, name)}" for name in outer)
+        rows.append([label, *map(str, range(first, first + columns))])
+    return _table(f"Mesh {mesh}", heads, rows, [f"{_CELL};{_MUTED}", *[_NUMBER] * columns])
+
+
+def _table(
+    label: str, heads: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence[str], *, has_caption: bool = False
+) -> str:
+    """A table whose first column heads its rows; ``label`` names it for assistive technology."""
+    caption = f'<caption style="text-align:left;{_MUTED};caption-side:top">{html.escape(label)}</caption>'
+    top = "".join(f'<th scope="col" style="{s}">{html.escape(h)}</th>' for h, s in zip(heads, styles, strict=False))
+    body = ""
+    for first, *rest in rows:
+        cells = "".join(f'<td style="{s}">{html.escape(c)}</td>' for c, s in zip(rest, styles[1:], strict=True))
+        body += f'<tr><th scope="row" style="{styles[0]};font-weight:normal">{html.escape(first)}</th>{cells}</tr>'
+    return (
+        f'<table aria-label="{html.escape(label)}" style="{_FONT};border-collapse:collapse;margin:4px 0">'
+        f"{caption if has_caption else ''}{f'<thead><tr>{top}</tr></thead>' if heads else ''}"
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+# ---------------------------------------------------------------- messages
+
+
+def draw_verdicts(sight: Sight) -> str:
+    """Why runs make no progress; suggested actions are left out where they would have no effect."""
+    verdicts = sight.found.verdicts if sight.found is not None else ()
+    if sight.state in ("silent", "gone"):
+        verdicts = tuple(structs.replace(verdict, remedies=()) for verdict in verdicts)
+    texts = [html.escape(verdict.text(remedy_text.command)) for verdict in verdicts]
+    return "".join(_box(f'<pre style="{_PRE}">{text}</pre>', _WARN, 'role="alert" ') for text in texts)
+
+
+def draw_message(text: str, is_error: bool) -> str:
+    """The result of the user's last action."""
+    sign, style = ("✕ ", f"{_ERROR};{_WORDS}") if is_error else ("", _WORDS)
+    return _box(sign + html.escape(text), style, 'role="status" ') if text else ""
+
+
+def draw_warning(text: str) -> str:
+    """A warning above the controls."""
+    return _box(f"⚠ {html.escape(text)}", _WARN, 'role="note" ') if text else ""
+
+
+def draw_heading(text: str) -> str:
+    """A heading over a part of the panel."""
+    return _box(html.escape(text), "font-weight:600;margin-top:6px", 'role="heading" aria-level="4" ')
+
+
+def draw_snapshot(sight: Sight) -> dict[str, str]:
+    """The cluster as it is now, as text and HTML, for where no widget can be shown."""
+    if sight.found is None:
+        return {"text/plain": sight.note, "text/html": draw_header(sight)}
+    return status_bundle(sight.found, sight.looked, f"({_NO_WIDGETS})")
+
+
+def _box(markup: str, style: str = "", attributes: str = "") -> str:
+    return f'<div {attributes}style="{";".join(filter(None, (_FONT, style)))}">{markup}</div>'
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,7 +253,7 @@ class Panel:
                 self._cluster_panel.close()
             self._cluster, self._cluster_panel = cluster, None
             if cluster is None:
-                self.widget.children = [_markup(html.draw_header(_no_cluster()))]
+                self.widget.children = [_markup(draw_header(_no_cluster()))]
                 return
             self._cluster_panel = ClusterPanel(cluster, self._kernel)
             self.widget.children = [self._cluster_panel.widget]
@@ -96,7 +279,7 @@ class Panel:
                 sight = Sight("live", "", self._cluster.status())
             except JdistError as e:
                 sight = Sight("gone", worded(e))
-        return {**html.draw_snapshot(sight), WIDGET_VIEW: view}
+        return {**draw_snapshot(sight), WIDGET_VIEW: view}
 
 
 class PanelFollower(ClusterFollower):
@@ -200,7 +383,7 @@ class ClusterPanel:
             self._button("Keep them", "do nothing", self._cancel_restart),
         )
         _set_visible(self._confirmation, is_visible=False)
-        ranks_head, groups_head = (_markup(html.draw_heading(words)) for words in ("Ranks", "Groups"))
+        ranks_head, groups_head = (_markup(draw_heading(words)) for words in ("Ranks", "Groups"))
         above = self._header, self._warning, self._verdicts, self._controls, self._confirmation, self._message
         self.widget = _column(*above, ranks_head, self._table, groups_head, self._groups, self._footer)
 
@@ -231,11 +414,11 @@ class ClusterPanel:
     def _draw(self, sight: Sight) -> None:
         self._sight = sight
         found = sight.found
-        self._header.value = html.draw_header(sight)
-        self._verdicts.value = html.draw_verdicts(sight)
-        self._table.value = html.draw_ranks(sight)
-        self._groups.value = html.draw_groups(found)
-        self._footer.value = html.draw_footer(sight)
+        self._header.value = draw_header(sight)
+        self._verdicts.value = draw_verdicts(sight)
+        self._table.value = draw_ranks(sight)
+        self._groups.value = draw_groups(found)
+        self._footer.value = draw_footer(sight)
         self._draw_warning()
         _set_visible(self._controls, sight.state != "gone")
         _set_visible(self._pause, found is not None and bool(found.runs))
@@ -250,10 +433,10 @@ class ClusterPanel:
 
     def _draw_warning(self) -> None:
         is_late = self._delivery.is_late and self._sight.state not in ("connecting", "gone")
-        self._warning.value = html.draw_warning(LATE) if is_late else ""
+        self._warning.value = draw_warning(LATE) if is_late else ""
 
     def _show_message(self, text: str, *, is_error: bool = False) -> None:
-        self._message.value = html.draw_message(text, is_error)
+        self._message.value = draw_message(text, is_error)
 
     # ------------------------------------------------------------ actions
 
@@ -289,7 +472,7 @@ class ClusterPanel:
     def _confirm_restart(self) -> None:
         """Ask for a second click, which counts for these ranks only: their variables are lost for good."""
         self._to_restart = self._chosen()
-        self._question.value = html.draw_warning(f"What {describe_ranks(self._to_restart, 'holds')} will be lost.")
+        self._question.value = draw_warning(f"What {describe_ranks(self._to_restart, 'holds')} will be lost.")
         _set_visible(self._confirmation, is_visible=True)
 
     def _restart(self) -> None:
@@ -403,3 +586,34 @@ def _set_visible(widget: Any, is_visible: bool) -> None:
     display = None if is_visible else "none"
     if widget.layout.display != display:
         widget.layout.display = display
+
+
+def panel(cluster: Cluster) -> "Panel":
+    """A panel of ``cluster`` for the notebook that this is called in; as a cell's last expression it is shown.
+
+    Ranks, groups, verdicts, and buttons that interrupt, restart, pause and continue. Raises UsageError outside a
+    notebook.
+    """
+    return open_panel(cluster, None)
+
+
+Cluster.panel = panel  # type: ignore[assignment]
+
+
+def open_panel(cluster: Cluster | None, session: Session | None) -> "Panel":
+    """A panel; with a session it shows the cluster that the session uses."""
+    try:
+        import ipywidgets  # noqa: F401 — is it here?
+
+    except ImportError as e:
+        raise UsageError(
+            f"the panel needs ipywidgets, which this kernel's environment lacks ({e}): pip install 'ipywidgets>=8.1'"
+        ) from e
+    from IPython.core.getipython import get_ipython
+
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        raise UsageError(
+            f"a panel needs a notebook: there is no kernel here; {typed('status')} shows the cluster as it is now"
+        )
+    return Panel(kernel, cluster, session)

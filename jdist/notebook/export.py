@@ -1,19 +1,120 @@
-"""Script: a session's steps as the source text of one script for torchrun: the cells in order, setup cells first, and
+"""Export what a client has run as a script for torchrun: the cells, in order.
+
+Cell text: a cell as it can stand in a script, verbatim, with what only IPython can run as comments.
+
+Script: a session's steps as the source text of one script for torchrun: the cells in order, setup cells first, and
 between them what jdist did on the ranks. What cannot be in a script is a comment in it, and a warning. Pure.
+
+Export: writes what a client has run as a script for torchrun, whole or not at all, and not over the user's work.
 """
 
-import ast
-import re
-from collections.abc import Sequence
+from __future__ import annotations
 
+import ast
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from IPython.core import inputtransformer2 as ipython
 from msgspec import Struct
 
 from jdist.client.history import Annotation, BroadcastStep, CellStep, GroupStep, MeshStep, Step, ValueStep
+from jdist.core.errors import UsageError
 from jdist.core.quantities import format_count
 from jdist.core.rank_code import is_script
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Mesh
-from jdist.notebook.export.translate import Translation, Untranslatable, indented, translate
+from jdist.notebook.text.remedy_text import typed
+
+if TYPE_CHECKING:
+    from jdist.client.blocking import Cluster
+
+
+_MAGICS: tuple[Any, ...] = (ipython.MagicAssign, ipython.SystemAssign, ipython.EscapedCommand, ipython.HelpEnd)
+_TRANSPARENT = ("time", "capture", "prun")  # Cell magics that run the cell as it is.
+
+
+class Untranslatable(Exception):
+    """Why a cell cannot stand in a script."""
+
+
+class Translation(Struct, frozen=True):
+    """A cell as Python, at no indentation."""
+
+    code: str
+    tree: ast.Module
+    left_out: tuple[str, ...] = ()  # Magics and shell commands, which are comments.
+    futures: tuple[str, ...] = ()  # Names of `from __future__` imports, which have to stand at a script's top.
+
+
+def translate(cell: str) -> Translation:
+    """Comment out what is not Python. Raises Untranslatable if what remains is not valid Python."""
+    lines = cell.replace("\r\n", "\n").replace("\r", "\n").strip("\n").split("\n")
+    left_out = []
+    if lines[0].startswith("%%"):
+        if lines[0][2:].partition(" ")[0] not in _TRANSPARENT:
+            raise Untranslatable(f"{lines[0].partition(' ')[0]} works only in notebooks")
+        left_out.append(lines[0])
+        lines[0] = _comment(lines[0])
+    while found := _find_magic(lines):
+        first, last = found
+        left_out.append(lines[first].strip())
+        _comment_out(lines, first, last)
+    tree = _parse("\n".join(lines))
+    futures = [s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"]
+    for statement in futures:
+        _comment_out(lines, statement.lineno - 1, (statement.end_lineno or statement.lineno) - 1)
+    names = tuple(alias.name for statement in futures for alias in statement.names)
+    return Translation("\n".join(lines), tree, tuple(left_out), names)
+
+
+def indented(text: str) -> str:
+    """Indent the text by one level; lines that begin inside a string are part of its value, and stay."""
+    strings = (ast.JoinedStr, getattr(ast, "TemplateStr", ast.JoinedStr))
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, strings) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)):
+            inside.update(range(node.lineno + 1, (node.end_lineno or 0) + 1))
+    lines = text.split("\n")
+    return "\n".join(line if not line.strip() or n in inside else f"    {line}" for n, line in enumerate(lines, 1))
+
+
+def _find_magic(lines: list[str]) -> tuple[int, int] | None:
+    """Indices of the first and the last line of a magic, a shell command or a question such as ``x?``."""
+    tokens = ipython.make_tokens_by_line([f"{line}\n" for line in lines])
+    for kind in _MAGICS:
+        if found := kind.find(tokens):
+            last = found.start_line
+            while lines[last].endswith("\\") and last + 1 < len(lines):
+                last += 1
+            return found.start_line, last
+    return None
+
+
+def _comment_out(lines: list[str], first: int, last: int) -> None:
+    """Turn the lines into comments; in a block, which may hold nothing else, the last one becomes ``pass``."""
+    margin = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
+    for i in range(first, last + 1):
+        text = _comment(lines[i].strip())
+        lines[i] = f"{margin}pass  {text}" if margin and i == last else f"{margin}{text}"
+
+
+def _comment(line: str) -> str:
+    return f"# {line}  (left out)"
+
+
+def _parse(text: str) -> ast.Module:
+    try:
+        compile(text, "<cell>", "exec", dont_inherit=True)
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as e:
+        where = f" in line {e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
+        raise Untranslatable(f"it is not valid Python: {e.msg if isinstance(e, SyntaxError) else e}{where}") from None
+
 
 _FEW = 4  # Ranks that are written one by one; of more, a range where they are one.
 _RANK_VARIABLES = {"rank": "RANK", "local_rank": "LOCAL_RANK", "node_rank": "GROUP_RANK", "world_size": "WORLD_SIZE"}
@@ -263,3 +364,75 @@ def _predefined(world: ScriptWorld, *, is_tied: bool) -> str:
         lines.append('device = torch.device("cpu")')
     own = ", device_id=device" if world.backend == "nccl" else ""
     return "\n".join([*lines, f'dist.init_process_group("{world.backend}"{own})'])
+
+
+_MARK = re.compile(r"# Written by %dist export \(([0-9a-f]{16})\)[^\n]*\n")
+
+
+class Exported(Struct, frozen=True):
+    """The script that was written."""
+
+    path: str
+    cells: int  # The number of cells in the script.
+    left_out: int  # The number of cells that are only comments in it.
+    warnings: tuple[str, ...]  # Each names a cell and says what is not as it was in the session.
+
+
+def export(cluster: Cluster, path: str, *, force: bool = False) -> Exported:
+    """Write what ``cluster`` was asked to run, by this process, as a script: ``torchrun … path``.
+
+    Raises UsageError for a file that export has not written, or that was edited since, unless ``force``; and if nothing
+    was run.
+    """
+    history, topology = cluster.history, cluster.topology
+    if not history.steps:
+        raise UsageError(
+            f"nothing was run on cluster {cluster.name} from here; cells of other notebooks, and of this one before "
+            "its kernel was restarted, cannot be exported here"
+        )
+    world = ScriptWorld(tuple(len(topology.ranks_on(n)) for n in range(topology.nnodes)), cluster.backend)
+    script = compose(history.steps, world, os.path.basename(path), history.forgotten)
+    return Exported(write(path, script.text, force=force), script.cells, script.left_out, script.warnings)
+
+
+def write(path: str, text: str, *, force: bool) -> str:
+    """Write the script; returns its absolute path. Raises UsageError if it cannot, or may not replace what is there."""
+    target = os.path.realpath(os.path.expanduser(path))
+    if not force:
+        _check(path, target)
+    draft = f"{target}.{uuid.uuid4().hex[:8]}.tmp"  # beside the file, which it replaces in one step
+    try:
+        with open(draft, "x", encoding="utf-8", newline="\n") as f:
+            f.write(marked(text))
+        os.replace(draft, target)
+    except OSError as e:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise UsageError(f"{typed('export')}: {path} cannot be written: {e.strerror or e}") from None
+    return target
+
+
+def marked(text: str) -> str:
+    """The script with its first line, which shows later whether the script was edited."""
+    return f"# Written by %dist export ({_digest(text)}); export will not overwrite it once it is edited.\n{text}"
+
+
+def _check(path: str, target: str) -> None:
+    try:
+        with open(target, encoding="utf-8", newline="") as f:
+            text = f.read()
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as e:
+        problem = f"exists but cannot be read: {getattr(e, 'strerror', None) or e}; name another file"
+    else:
+        found = _MARK.match(text)
+        if found is not None and found[1] == _digest(text[found.end() :]):
+            return
+        problem = "exists and was not written by export" if found is None else "was edited after export wrote it"
+        problem += "; name another file, or --force replaces it"
+    raise UsageError(f"{typed('export')}: {path} {problem}")
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()

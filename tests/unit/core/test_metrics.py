@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jdist.core import metrics as module
 from jdist.core.messages.runs import MetricPoints, MetricsLogged
-from jdist.core.metrics import series as module
-from jdist.core.metrics.series import RunMetrics
+from jdist.core.metrics import RunMetrics
 from jdist.worker.metrics import MetricBuffer
 
 

@@ -15,11 +15,10 @@ from msgspec import structs
 
 from jdist.client.blocking import Cluster
 from jdist.client.run import CellRun
-from jdist.core.errors import JdistError
+from jdist.core.errors import JdistError, Remedy, sentence
 from jdist.core.import_path import this_interpreter
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
-from jdist.core.remedy import Remedy, sentence
 from jdist.notebook.text import markup
 from jdist.notebook.text.remedy_text import command
 

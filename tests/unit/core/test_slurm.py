@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.core.launchers.slurm import SlurmJob, describe_node, parse_accounting, parse_job
+from jdist.core.launchers import SlurmJob, describe_node, parse_accounting, parse_job
 
 SHOWN = (
     "JobId=3 JobName=my job UserId=root(0) GroupId=root(0) MCS_label=N/A Account=(null) JobState={state} "

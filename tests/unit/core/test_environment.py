@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.core.launchers.environment import LAUNCHER_VARIABLES, SECRETS, strip, without
+from jdist.core.launchers import LAUNCHER_VARIABLES, SECRETS, strip, without
 
 KEPT = {
     "HOME": "/home/u",

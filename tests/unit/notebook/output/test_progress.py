@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from jdist.core.messages.status import ClusterFacts
+from jdist.notebook.output import progress
+from jdist.notebook.output.progress import StartProgress, TransferProgress, start_part
 from jdist.notebook.output.screen import Bundle, Update
-from jdist.notebook.text import progress
-from jdist.notebook.text.progress import StartProgress, TransferProgress, start_part
 
 
 class Clock:
