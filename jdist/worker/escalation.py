@@ -118,7 +118,7 @@ def _end_connections(listeners: Collection[Endpoint], groups: GroupRegistry, *, 
     if is_hard:
         shut_down(every)
     abort_receives()
-    groups.end_others()
+    groups.environment.disconnect()
     if waiting is not None:
         groups.abort_group_creation()
         port = store_port(waiting)

@@ -88,10 +88,10 @@ async def _follow(supervisor: Any, lines: asyncio.StreamReader) -> bool:
 
 
 def _new_supervisor(request: RayRequest) -> Any:
-    """Create the supervisor, on this host if Ray has room. If it dies, Ray restarts it; requests wait meanwhile."""
+    """Create the supervisor, on this host if Ray has room."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     kind: Any = ray.remote(RaySupervisor)
-    lasting = {"lifetime": "detached", "max_concurrency": 100, "max_restarts": -1, "max_task_retries": -1}
+    lasting = {"lifetime": "detached", "max_concurrency": 100}
     options = kind.options(name=request.name, num_cpus=0, scheduling_strategy=here, **lasting)
     return options.remote(msgspec.json.encode(request))
 

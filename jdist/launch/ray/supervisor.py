@@ -3,8 +3,8 @@
 It requests no resources. It ends when the agents have ended, when it is told to, or when the program that started it
 ends before the launch was complete. States of a node: *pending* (bundle not placed) → *starting* → *running* → *ended*.
 
-Ray ends what an actor has created as soon as that actor's process or node dies. So supervisor, placement group and
-node actors are detached, and Ray restarts the supervisor, which finds them by name. Only ``ray.kill`` ends it for good.
+The supervisor is detached, so that it outlives the program that started it. Ray ends what an actor has created as soon
+as that actor's process or node dies: with the supervisor, the placement group, the agents and their ranks end.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import sys
-import time
 from typing import Any
 
 import msgspec
@@ -78,7 +77,7 @@ class RayNode:
         return await agent.wait(), " / ".join(said)[-400:]
 
     async def wait(self) -> tuple[int, str]:
-        """Wait for the agent's end; its exit code and last output. Successive supervisors may call it."""
+        """Wait for the agent's end; its exit code and last output."""
         return (1, "it was not started") if self._following is None else await asyncio.shield(self._following)
 
     async def end(self) -> None:
@@ -101,26 +100,12 @@ class RaySupervisor:
         self._request = msgspec.json.decode(request, type=RayRequest)
         self._name = self._request.name
         self._self = ray.get_runtime_context().current_actor
-        self._group = group_named(self._name)
-        bundle: dict[str, float] = self._group.bundle_specs[0] if self._group is not None else {}
-        self._cpus, self._gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
-        found = sorted(n for n in ray.util.list_named_actors() if n.endswith(f"@{self._name}"))
-        # Living node actors by node rank; of two for one rank, the newer.
-        self._nodes: dict[int, Any] = {int(name.split("-")[1]): ray.get_actor(name) for name in found}
+        self._group: PlacementGroup | None = None
+        self._cpus = self._gpus = 0.0
+        self._nodes: dict[int, Any] = {}  # Node actors by node rank.
         self._progress = RayProgress()
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
-        if self._group is not None:
-            self._self.resume.remote()  # which this cannot wait for: it is no coroutine
-
-    async def resume(self) -> None:
-        """Continue after a restart by Ray. A launch that was in progress has failed."""
-        gone = f"its actor died with the node of the supervisor {self._name}, or was not started yet"
-        failures = {n: gone for n in self._request.node_ranks if n not in self._nodes}
-        for node_rank, node in self._nodes.items():
-            self._keep(self._follow(node_rank, node))
-        await self._report(failures=failures, is_done=True)
-        self._keep(self._end_if_alone())
 
     async def begin(self, node_ranks: list[int], line: str) -> None:
         """Start agents for these nodes as soon as there are resources. Returns before that."""
@@ -187,7 +172,7 @@ class RaySupervisor:
         self._gpus = fitting(gpus, nnodes, wanted) if asked.num_gpus is None else asked.num_gpus
         # A bundle of nothing is refused; of memory every node has a byte.
         bundle = {k: v for k, v in (("CPU", self._cpus), ("GPU", self._gpus)) if v} or {"memory": 1.0}
-        self._group = placement_group([bundle] * nnodes, strategy="STRICT_SPREAD", name=self._name, lifetime="detached")
+        self._group = placement_group([bundle] * nnodes, strategy="STRICT_SPREAD", name=self._name)
 
     def _pending(self, row: dict[str, Any]) -> str:
         needed = {"CPU": self._cpus, "GPU": self._gpus}
@@ -211,9 +196,8 @@ class RaySupervisor:
             placement_group=self._group, placement_group_bundle_index=self._request.node_ranks.index(node_rank)
         )
         kind: Any = ray.remote(RayNode)
-        name = f"node-{node_rank}-{time.time_ns()}@{self._name}"
         size = {"num_cpus": self._cpus, "num_gpus": self._gpus, "scheduling_strategy": strategy}
-        node = self._nodes[node_rank] = kind.options(name=name, lifetime="detached", **size).remote()
+        node = self._nodes[node_rank] = kind.options(**size).remote()
         settings = self._request.settings
         try:
             await node.start.remote(join_words(node_rank, fork=settings.fork), dict(settings.env), self._cpus, line)
@@ -239,7 +223,7 @@ class RaySupervisor:
             await asyncio.sleep(_LINGER)
             if self._progress.failures.keys() >= self._nodes.keys():
                 self._leave_nothing()
-                ray.kill(self._self)  # an actor that merely exits is started again
+                ray.kill(self._self)
 
     def _leave_nothing(self) -> None:
         for node in self._nodes.values():

@@ -7,6 +7,7 @@ thread serves orders in :meth:`Debugger.pause`), *stepping*, and *running* again
 
 import asyncio
 import contextlib
+import ctypes
 import linecache
 import logging
 import queue
@@ -26,8 +27,7 @@ from jdist.core.messages.runs import ExecuteCell
 from jdist.core.observation import PauseReason, StackFrame
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.signals import SafeSigint, interrupt_main
-from jdist.worker.compat.rpc import raise_in_thread
-from jdist.worker.debug import breakpoints
+from jdist.worker.debug import stepping
 from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode, outwards
 from jdist.worker.debug.stepping import Stepper, Stop
 from jdist.worker.observe import call_log
@@ -94,7 +94,7 @@ class Debugger:
         self._one = threading.Lock()  # One thread is paused at a time.
         sigint.on_raise = self._stepper.end
         sigint.held.add(Debugger._hold.__code__)
-        OWN_FILES.update({__file__, breakpoints.__file__})
+        OWN_FILES.update({__file__, stepping.__file__})
         signal.signal(SIGNAL, self._handle_signal)
         cells.on_end = self._handle_end
 
@@ -166,7 +166,8 @@ class Debugger:
             elif paused.ident == threading.main_thread().ident:
                 interrupt_main()
             else:
-                raise_in_thread(paused.ident, KeyboardInterrupt)
+                ident, error = ctypes.c_ulong(paused.ident), ctypes.py_object(KeyboardInterrupt)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)  # as soon as it executes Python
             self._cells.idle.wait(_AGAIN)
         return True
 

@@ -68,7 +68,7 @@ import sys, logging, ray
 from ray._private.state import actors
 from ray.util import placement_group_table
 ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
-print(*(f"{a['ActorClassName']}:{a['Pid']}" for a in actors().values() if a["State"] != "DEAD"))
+print(*(a["ActorClassName"] for a in actors().values() if a["State"] != "DEAD"))
 print(*(p["name"] for p in placement_group_table().values() if p["state"] != "REMOVED"))
 """
 
@@ -149,15 +149,8 @@ class Rays:
                     os.kill(pid, signal.SIGKILL)
         started.wait()
 
-    def pids(self, actor: str) -> list[int]:
-        """The processes of the actors of this class that live; 0 where one is being started."""
-        return [int(a.split(":")[1]) for a in self._held() if a.startswith(f"{actor}:")]
-
     def held(self) -> list[str]:
         """Actors and placement groups that live."""
-        return [a.split(":")[0] for a in self._held()]
-
-    def _held(self) -> list[str]:
         done = subprocess.run([sys.executable, "-c", _HELD, self.address], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,10 +59,6 @@ def test_a_cluster_on_ray_outlives_its_kernel_gets_a_node_back_and_leaves_nothin
         assert cluster.run(ALL_REDUCE, timeout=PATIENCE).values == dict.fromkeys(range(4), 4.0)
         assert sorted(rays.held())[:3] == ["RayNode", "RayNode", "RaySupervisor"]
         cluster.run("kept = rank")
-        (supervisor,) = rays.pids("RaySupervisor")
-        os.kill(supervisor, signal.SIGKILL)
-        assert eventually(lambda: set(rays.pids("RaySupervisor")) - {supervisor, 0}, PATIENCE), "Ray starts it again"
-        assert cluster.pull("kept") == {r: r for r in range(4)}, "and nobody notices"
         lost = cluster.facts.hostnames[1]
         node = next(n for n in hosts.nodes if n.name == lost)
         rays.kill(node)
