@@ -12,7 +12,7 @@ from measuring.frontend import IDLE, private_runtime
 from measuring.table import Pairs, Table, Unit
 
 import jdist
-from jdist.agent.resources.usage import Usage, UsageHistory, UsageReader
+from jdist.agent.resources import Usage, UsageHistory, UsageReader
 
 TURNS = 15
 SAMPLES = 20

@@ -17,7 +17,7 @@ from typing import Any
 
 import jdist
 from jdist.agent.link import ControllerLink, enrol
-from jdist.agent.node.facts import node_facts
+from jdist.agent.node import node_facts
 from jdist.core.messages.base import PROTOCOL, Message, QueryFailed
 from jdist.core.messages.membership import (
     AgentHello,

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from jdist.agent.node.facts import NodeContext
+from jdist.agent.node import NodeContext
 from jdist.core.errors import UsageError
 from jdist.core.messages import code
 from jdist.core.messages.base import Ack, Message

@@ -18,18 +18,14 @@ from typing import Any
 from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.handlers import AgentParts, ControllerHandlers, WorkerHandlers
 from jdist.agent.link import ControllerLink, DataGateway, enrol
-from jdist.agent.node.facts import NodeContext, node_facts
-from jdist.agent.node.gpus import CudaVisibility
-from jdist.agent.node.join_options import JoinOptions, read_join_options
+from jdist.agent.node import CudaVisibility, JoinOptions, NodeContext, node_facts, read_join_options
 from jdist.agent.processes.exits import why_terminated
 from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
-from jdist.agent.relay.iopub import OutputRelay
-from jdist.agent.relay.node_queries import NodeQueries
-from jdist.agent.relay.rank_logs import RankLogs
-from jdist.agent.relay.rank_queries import RankQueries
-from jdist.agent.resources.meter import ResourceMeter
+from jdist.agent.relay.iopub import OutputRelay, RankLogs
+from jdist.agent.relay.queries import NodeQueries, RankQueries
+from jdist.agent.resources import ResourceMeter
 from jdist.agent.starters.starter import ForkStarter, Prewarmer, SpawnStarter, Starter
 from jdist.core.messages.membership import AgentLeaving
 from jdist.core.messages.saving import EndAnnounced

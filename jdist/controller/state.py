@@ -29,8 +29,7 @@ from jdist.controller.model.model import (
 )
 from jdist.controller.model.world import Node, World
 from jdist.controller.queries import Queries
-from jdist.controller.runs.lifecycle import RunLifecycle
-from jdist.controller.runs.own_runs import OwnRuns
+from jdist.controller.runs.lifecycle import OwnRuns, RunLifecycle
 from jdist.controller.runs.pausing import Pausing
 from jdist.controller.runs.rank_polling import RankPoller
 from jdist.controller.runs.saving import Autosaver, Saves

@@ -59,7 +59,7 @@ from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
 from jdist.worker.profile import step_mark
-from jdist.worker.profile.cell_profiler import CellProfiler
+from jdist.worker.profile.recorder import CellProfiler
 from jdist.worker.queries import QueryHandler
 from jdist.worker.session import points as saving
 from jdist.worker.session.handover import NamesHandover

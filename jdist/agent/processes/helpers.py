@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from jdist.agent.node.facts import NodeContext
+from jdist.agent.node import NodeContext
 from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.agent.starters.starter import Starter
 from jdist.core.errors import LaunchError

@@ -20,7 +20,7 @@ import msgspec
 from jupyter_client.session import Session
 from msgspec import Struct
 
-from jdist.agent.node.facts import NodeContext
+from jdist.agent.node import NodeContext
 from jdist.agent.processes.exits import is_dying
 from jdist.agent.processes.helpers import SIGNAL as STACK_SIGNAL
 from jdist.agent.processes.helpers import read_place

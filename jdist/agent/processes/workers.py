@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from jdist.agent.node.facts import NodeContext, interface_environment
+from jdist.agent.node import NodeContext, interface_environment
 from jdist.agent.processes.exits import ChildReaper, OomMonitor, explain_exit, signal_of
 from jdist.agent.processes.handover import HandoverServer
 from jdist.agent.processes.helpers import SIGNAL as STACK_SIGNAL

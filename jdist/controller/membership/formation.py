@@ -9,8 +9,7 @@ import math
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, Numbering, Rank
-from jdist.controller.runs.lifecycle import RunLifecycle
-from jdist.controller.runs.own_runs import OwnRuns
+from jdist.controller.runs.lifecycle import OwnRuns, RunLifecycle
 from jdist.core.messages import membership
 from jdist.core.messages.protocol import RankReply, RankReplyBody
 from jdist.core.messages.status import Notice

@@ -27,8 +27,7 @@ from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node, Rank
 from jdist.controller.queries import Queries
-from jdist.controller.runs.lifecycle import RunLifecycle
-from jdist.controller.runs.own_runs import OwnRuns
+from jdist.controller.runs.lifecycle import OwnRuns, RunLifecycle
 from jdist.controller.runs.saving import Saves
 from jdist.controller.verdict.decide import decide_on_loss, is_crash
 from jdist.controller.verdict.wait_graph import RankSnapshot

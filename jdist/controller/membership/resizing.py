@@ -27,7 +27,7 @@ from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.model.model import Model
 from jdist.controller.model.world import Node, Numbering
 from jdist.controller.queries import Queries
-from jdist.controller.runs.own_runs import OwnRuns
+from jdist.controller.runs.lifecycle import OwnRuns
 from jdist.controller.runs.rank_polling import RankPoller
 from jdist.core.messages.membership import (
     AbortAddNode,

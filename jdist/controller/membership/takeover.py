@@ -27,8 +27,7 @@ from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.model.world import Node, Rank
-from jdist.controller.runs.lifecycle import RunLifecycle
-from jdist.controller.runs.own_runs import OwnRuns
+from jdist.controller.runs.lifecycle import OwnRuns, RunLifecycle
 from jdist.controller.runs.saving import Autosaver
 from jdist.core.errors import Remedy
 from jdist.core.messages.membership import AgentHello, EndWorkers, FormWorld, HeldGeneration, HeldWorker, NodeFacts

@@ -1,4 +1,12 @@
-"""The data port: one plain TCP port of the controller for bulk bytes, beside the control port.
+"""Stored transfers: one PUT fills a segment on the data port's host; GETs follow it without waiting for its end.
+
+Relay: bytes of one PUT at the data port are sent to one GET as they arrive.
+
+They are stored nowhere in between: a slow receiver slows the sender through TCP itself. On Linux they move from socket
+to socket inside the kernel (``splice``), elsewhere through a buffer that stays in the processor's cache. A GET over a
+Unix socket, from the same host, is handed the PUT's connection itself, and no byte passes here.
+
+The data port: one plain TCP port of the controller for bulk bytes, beside the control port.
 
 A connection begins with one line, ``JDIST1 VERB NAME``, where NAME is a random word that its owner received through the
 encrypted control port:
@@ -18,22 +26,246 @@ it is unpacked (pickles) travels in encrypted messages.
 """
 
 import asyncio
+import contextlib
+import fcntl
 import logging
+import os
 import secrets
+import select
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from jdist.core.errors import JdistError
+from jdist.core.errors import ConnectionLost, JdistError, ProtocolError
 from jdist.core.messages.base import ProbeWire
-from jdist.wire.bulk.receive import StoredTransfer
-from jdist.wire.bulk.relay import TransferRelay
-from jdist.wire.transport.dialing import MAGIC, STALL, is_same_user
+from jdist.wire.transport.dialing import MAGIC, STALL, is_same_user, receive_pieces, receive_segment
 from jdist.wire.transport.public_port import ZMTP, PendingConnections, join_to_control
 from jdist.wire.transport.sockets import LivenessConnection
-from jdist.wire.values.segments import shares_memory
+from jdist.wire.values.segments import Segment, shares_memory
+
+
+class StoredTransfer:
+    """``nbytes`` bytes of a cluster: expected, arriving, or complete. Waits end after ``stall`` seconds."""
+
+    def __init__(self, cluster: str, nbytes: int, stall: float, path: str = ""):
+        """``path``: a segment that stays another process's, in which the bytes are complete already."""
+        self._cluster = cluster
+        self._nbytes = nbytes
+        self._stall = stall
+        self._path = path
+        self._is_own = not path
+        self._is_taken = bool(path)
+        self._is_over = False
+        self._arrived = nbytes if path else 0
+        self._ends: set[socket.socket] = set()
+        self._begun = asyncio.Event()
+        if path:
+            self._begun.set()
+        self._changed = threading.Condition()  # Guards path, byte count and end between the threads that move bytes.
+
+    async def put(self, sock: socket.socket) -> None:
+        """Serve the PUT and confirm it. Raises OSError or a JdistError when bytes do not arrive; GETs end, too."""
+        if self._is_taken:
+            raise ProtocolError("a second PUT of one transfer")
+        self._is_taken = True
+        with self._as_end(sock):
+            try:
+                await asyncio.to_thread(self._fill, sock, asyncio.get_running_loop())
+                sock.send(b"k")
+            except BaseException:
+                self.cut()
+                raise
+
+    async def get(self, sock: socket.socket) -> None:
+        """Serve a GET. Raises TimeoutError, OSError or a JdistError when bytes do not arrive, or are not read."""
+        with self._as_end(sock):
+            async with asyncio.timeout(self._stall):
+                await self._begun.wait()  # not in a thread: there are few, and the PUT needs one
+            await asyncio.to_thread(self._follow, sock)
+
+    @contextlib.contextmanager
+    def _as_end(self, sock: socket.socket) -> Iterator[None]:
+        self._ends.add(sock)
+        sock.settimeout(self._stall)
+        try:
+            yield
+        finally:
+            self._ends.discard(sock)
+
+    def cut(self) -> None:
+        """End the transfer: its segment is removed if it was made here, and unfinished peers are disconnected."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._begun.set()
+        for sock in self._ends:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that uses it
+        if self._path and self._is_own:
+            Path(self._path).unlink(missing_ok=True)
+
+    def _fill(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        segment = Segment.create(self._cluster, self._nbytes)
+        try:
+            self._path = segment.path
+            loop.call_soon_threadsafe(self._begun.set)
+            for arrived in receive_segment(sock, segment):
+                self._record(arrived)
+            self._record(segment.nbytes)
+        except BaseException:
+            segment.unlink()
+            raise
+        finally:
+            segment.close()
+
+    def _record(self, arrived: int) -> None:
+        with self._changed:
+            if self._is_over:
+                raise ConnectionLost("the transfer was cancelled")
+            self._arrived = arrived
+            self._changed.notify_all()
+
+    def _follow(self, sock: socket.socket) -> None:
+        with open(self._path, "rb") as file:
+            sent = 0
+            while sent < self._nbytes:
+                sent += sock.sendfile(file, sent, self._wait_beyond(sent) - sent)
+
+    def _wait_beyond(self, sent: int) -> int:
+        """The number of bytes that have arrived, once it is more than ``sent``."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_over or self._arrived > sent, self._stall):
+                raise TimeoutError(f"not a byte for {self._stall:g} s")
+            if self._is_over:
+                raise ConnectionLost("the transfer was cancelled")
+            return self._arrived
+
+
+_PIPE = 1 << 20  # Bytes: the largest pipe that any user may have.
+_PIECE = 1 << 22  # Bytes asked of a socket at once: a pipe counts pages, and network pages hold more.
+
+
+class TransferRelay:
+    """One transfer of ``nbytes`` bytes. Either end may come first, and waits ``stall`` seconds for the other."""
+
+    def __init__(self, nbytes: int, stall: float):
+        self._nbytes = nbytes
+        self._stall = stall
+        self._ends: dict[str, socket.socket] = {}
+        self._both_here = asyncio.Event()
+        self._over = asyncio.Event()
+
+    async def put(self, sock: socket.socket) -> None:
+        """Serve the PUT and confirm it. Raises TimeoutError, OSError or a JdistError when bytes do not arrive."""
+        async with self._both_ends("PUT", sock):
+            get = self._ends["GET"]
+            if get.family == socket.AF_UNIX:  # the receiver is on this host: it gets the PUT's connection, and confirms
+                socket.send_fds(get, [b"k"], [sock.fileno()])
+                self._ends.clear()
+                return
+            # The thread has its own descriptors: those that are served here may be closed before it notices the end.
+            await asyncio.to_thread(relay, sock.dup(), get.dup(), self._nbytes, self._stall)
+            sock.send(b"k")
+
+    async def get(self, sock: socket.socket) -> None:
+        """Serve the GET, to the end of the transfer. Raises TimeoutError when no PUT comes."""
+        async with self._both_ends("GET", sock):
+            await self._over.wait()  # the PUT's task moves the bytes, or gives up
+
+    def cut(self) -> None:
+        """End the transfer: both ends close, which a peer that lacks bytes notices."""
+        self._over.set()
+        self._both_here.set()
+        for sock in self._ends.values():
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # also wakes the thread that moves bytes
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    @contextlib.asynccontextmanager
+    async def _both_ends(self, verb: str, sock: socket.socket) -> AsyncIterator[None]:
+        """Wait for the other end; the transfer is over afterwards."""
+        if verb in self._ends or self.is_over:
+            raise ProtocolError(f"a second {verb} of one transfer")
+        self._ends[verb] = sock
+        if len(self._ends) == 2:
+            self._both_here.set()
+        try:
+            async with asyncio.timeout(self._stall):
+                await self._both_here.wait()
+            if self.is_over:
+                raise ConnectionLost("the transfer was cancelled")
+            yield
+        finally:
+            self.cut()
+
+
+def relay(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
+    """Move ``nbytes`` bytes from ``source`` to ``sink``, and close both.
+
+    Raises ConnectionLost when the source ends early, TimeoutError after ``stall`` seconds of standstill, else OSError.
+    """
+    with source, sink:
+        (splice if hasattr(os, "splice") else copy)(source, sink, nbytes, stall)
+
+
+def splice(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
+    """:func:`relay` inside the kernel, where it can."""
+    source.setblocking(False)
+    sink.setblocking(False)
+    flags = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
+    left = nbytes
+    with _pipe() as (outlet, inlet):
+        while left:
+            take = partial(os.splice, source.fileno(), inlet, min(left, _PIECE), flags=flags)
+            n = _when_ready(source, select.POLLIN, stall, take)
+            if n == 0:
+                raise ConnectionLost(f"the transfer ended after {nbytes - left} of {nbytes} bytes")
+            left -= n
+            more = os.SPLICE_F_MORE if left else 0  # full packets only until the last one: nearly twice as fast
+            while n:
+                give = partial(os.splice, outlet, sink.fileno(), n, flags=flags | more)
+                n -= _when_ready(sink, select.POLLOUT, stall, give)
+
+
+def copy(source: socket.socket, sink: socket.socket, nbytes: int, stall: float) -> None:
+    """:func:`relay` through a buffer."""
+    source.settimeout(stall)
+    sink.settimeout(stall)
+    for _, piece in receive_pieces(source, nbytes):
+        sink.sendall(piece)
+
+
+def _when_ready(sock: socket.socket, event: int, stall: float, step: Callable[[], int]) -> int:
+    """The result of ``step``, once the socket is ready for it."""
+    while True:
+        try:
+            return step()
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(sock, event)
+            if not poll.poll(stall * 1000):
+                raise TimeoutError(f"not a byte for {stall:g} s") from None
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """The read end and the write end of a large pipe."""
+    ends = os.pipe()
+    try:
+        with contextlib.suppress(OSError):  # this user has too many large pipes: a small one works, too
+            fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, _PIPE)
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
 
 _log = logging.getLogger("jdist.wire")
 

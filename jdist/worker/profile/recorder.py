@@ -1,4 +1,6 @@
-"""The recorder: runs a cell under torch.profiler, and reads the recording before it takes too much memory.
+"""The operator table: the operators of a profile in columns; if there are too many, the shortest are dropped.
+
+The recorder: runs a cell under torch.profiler, and reads the recording before it takes too much memory.
 
 torch keeps everything in memory until it is stopped, and then needs 10 µs per operator. So the recording is divided
 into windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next moment
@@ -6,6 +8,8 @@ of the series 10 s, 20 s, 40 s, … after the cell's start, on all ranks at abou
 long, a window lasts as long as the cell. The main thread ends and begins windows where a step or scope ends or, asked
 by a watcher thread, between two bytecodes. None begins while a scope may be open, because torch would then close the
 scope in freed memory.
+
+The cell profiler: profiles a rank's cells, and keeps the last one's profile and calls for the client.
 """
 
 import ctypes
@@ -14,20 +18,109 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import msgspec
+import numpy as np
 import psutil
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerAction, schedule
 
 from jdist.core.errors import describe_error
-from jdist.core.profile import ProfileOptions, RankProfile
+from jdist.core.messages.observation import RankTrace
+from jdist.core.messages.runs import ExecuteCell
+from jdist.core.observation import Call
+from jdist.core.profile import COLLECTIVE, KERNEL, MAIN, OPERATOR, SCOPE, ProfileOptions, RankProfile
 from jdist.worker.compat import profiler
-from jdist.worker.profile.operator_table import OperatorTable
+from jdist.worker.compat.profiler import RawEvent
+from jdist.worker.observe.call_log import CallLog
+
+_COMMUNICATION = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
+_SLACK = 2  # While recording, this many times the final number of operators is kept.
+_LONGEST_NAME = 3 * 10**15  # Nanoseconds; an event without an end is cut at the end of its window.
+_DTYPE = np.dtype([("start", "<i8"), ("duration", "<i8"), ("name", "<u4"), ("thread", "<u2"), ("kind", "u1")])
+Columns = Any  # An array of _DTYPE, sorted by start.
+
+
+class OperatorTable:
+    """Operators of one rank, of which at most ``most`` remain at the end."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: dict[str, int] = {}
+        self._threads: dict[tuple[int, int], int] = {}  # By thread and stream.
+        self._parts: list[Columns] = []
+        self._count = 0
+        self.left_out = 0
+        self.longest_left_out = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._names)
+
+    @property
+    def threads(self) -> tuple[str, ...]:
+        """The name of each thread; the main thread is always included."""
+        others = [f"stream {s}" if s >= 0 else f"thread {t}" for t, s in list(self._threads)[1:]]
+        return ("main thread", *others)
+
+    def add(self, events: Sequence[RawEvent], main: int, window: tuple[int, int]) -> None:
+        """Add the recording of a window, in which ``main`` is the main thread's number."""
+        self._threads.setdefault((main, -1), MAIN)
+        names, threads = self._names, self._threads
+        begin, end = window
+        found = np.empty(len(events), _DTYPE)
+        for i, (name, start, duration, thread, is_scope, is_async, stream) in enumerate(events):
+            lane = (0 if stream >= 0 else thread, stream)
+            kind = KERNEL if stream >= 0 else SCOPE if is_scope else OPERATOR
+            if kind == SCOPE and (is_async or name.startswith(_COMMUNICATION)):
+                kind = COLLECTIVE
+            longest = max(0, end - start)
+            found[i] = (
+                start,
+                min(duration, longest) if 0 <= duration < _LONGEST_NAME else longest,
+                names.setdefault(name, len(names)),
+                min(threads.setdefault(lane, len(threads)), 2**16 - 1),
+                kind,
+            )
+        found = found[(found["start"] >= begin) & (found["start"] <= end)]
+        self._parts.append(found)
+        self._count += len(found)
+        if self._count > _SLACK * self._most:
+            self._leave_out()
+
+    def columns(self) -> Columns:
+        """All operators that are kept."""
+        if self._count > self._most:
+            self._leave_out()
+        return self._joined()
+
+    def _joined(self) -> Columns:
+        joined = np.concatenate(self._parts) if self._parts else np.empty(0, _DTYPE)
+        joined = joined[np.lexsort((-joined["duration"], joined["start"]))]
+        self._parts = [joined]
+        return joined
+
+    def _leave_out(self) -> None:
+        """Drop the shortest. Collectives are dropped last, since they show who waited for whom."""
+        everything = self._joined()
+        weight = everything["duration"].copy()
+        matters = everything["kind"] == COLLECTIVE
+        if matters.sum() <= self._most // 2:
+            weight[matters] = _LONGEST_NAME
+        order = np.argsort(weight, kind="stable")
+        gone = np.zeros(len(everything), bool)
+        gone[order[: max(0, len(everything) - self._most)]] = True
+        kept = everything[~gone]
+        self.left_out += int(gone.sum())
+        if gone.any():
+            self.longest_left_out = max(self.longest_left_out, int(everything["duration"][gone].max()))
+        self._parts, self._count = [kept], len(kept)
+
 
 _log = logging.getLogger("jdist.worker")
 
@@ -321,3 +414,98 @@ class Recorder:
             self._in_window, self._read_after, self._is_asked = 0, _FIRST, False
         if can_begin and self.steps.is_due:
             self._begin()
+
+
+_MOST_CALLS = 40_000  # Number of calls kept for a run.
+_NEWEST = 256  # Number of recent calls that are checked for one in flight.
+_EVERY = 2.0  # Seconds between two readings of the calls; torch and the log keep only the newest.
+
+ReadTrace = Callable[[int], RankTrace | None]
+
+
+class CellProfiler:
+    """Profiles cells of one rank on request."""
+
+    def __init__(self, log: CallLog, read_trace: ReadTrace) -> None:
+        self._log = log
+        self._read_trace = read_trace
+        self._recorder: Recorder | None = None
+        self._calls: CallKeeper | None = None
+
+    @contextmanager
+    def around(self, cell: ExecuteCell) -> Iterator[None]:
+        """Profile a cell that runs in this context on the main thread, if requested."""
+        if cell.spec.profile is None:
+            yield
+            return
+        calls = self._calls = CallKeeper(cell.run, self._log, self._read_trace)
+        self._recorder = Recorder(cell.run, cell.spec.profile, self._is_busy, calls.read_sometimes)
+        with self._recorder.recording():
+            yield
+
+    def mark_step(self) -> None:
+        """Mark the end of a step; does nothing if no cell is being profiled."""
+        if self._recorder is not None and not self._recorder.done.is_set():
+            self._recorder.steps.mark()
+
+    def read(self, run: int, timeout: float) -> bytes | None:
+        """The encoded profile of ``run`` (0: the last), or None if it was not profiled. Waits for the cell's end."""
+        recorder = self._recorder
+        if recorder is None or run not in (0, recorder.run):
+            return None
+        recorder.done.wait(timeout)
+        return msgspec.msgpack.encode(recorder.read())
+
+    def trace(self, run: int) -> RankTrace | None:
+        """All calls of a profiled run; None if it is another run."""
+        calls = self._calls
+        return calls.trace() if calls is not None and run == calls.run else None
+
+    def _is_busy(self) -> bool:
+        """Whether a collective that has returned a Work is in flight."""
+        newest = self._log.all()[-_NEWEST:]
+        return any(call.work_ref is not None and not call.is_done for call in newest)
+
+
+class CallKeeper:
+    """Keeps the calls of a long run, of which the log and torch's recorder keep only the newest."""
+
+    def __init__(self, run: int, log: CallLog, read_trace: ReadTrace) -> None:
+        self.run = run
+        self._log = log
+        self._read_trace = read_trace
+        self._calls: dict[tuple[str, str, float], Call] = {}
+        self._left_out = 0
+        self._newest = 0
+        self._read_at = 0.0
+        self._lock = threading.Lock()
+
+    def read_sometimes(self) -> None:
+        """Read the calls if a reading is due and there are new ones."""
+        now, newest = time.monotonic(), self._log.newest
+        if now - self._read_at >= _EVERY and newest != self._newest:
+            self._read_at, self._newest = now, newest
+            self._read()
+
+    def trace(self) -> RankTrace | None:
+        """All calls so far, including the current ones."""
+        found = self._read()
+        if found is None:
+            return None
+        with self._lock:
+            calls = sorted(self._calls.values(), key=lambda call: call.started)
+        return msgspec.structs.replace(found, calls=tuple(calls), left_out=self._left_out)
+
+    def _read(self) -> RankTrace | None:
+        found = self._read_trace(self.run)
+        if found is None:
+            return None
+        with self._lock:
+            known = {(c.op, c.group, c.started) for c in found.calls}
+            if found.left_out and self._calls and not known & self._calls.keys():
+                self._left_out += 1  # at least one: some were dropped between two readings
+            self._calls.update({(c.op, c.group, c.started): c for c in found.calls})
+            while len(self._calls) > _MOST_CALLS:
+                self._left_out += 1
+                del self._calls[next(iter(self._calls))]
+        return found

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from jdist.agent import main
 from jdist.agent.main import Agent
-from jdist.agent.node.join_options import JoinOptions
+from jdist.agent.node import JoinOptions
 from jdist.agent.processes import workers
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import AgentHello, AgentLeaving, Rejected, Shutdown

@@ -13,12 +13,10 @@ import msgspec
 import pytest
 
 from jdist.agent.handlers import AgentParts, ControllerHandlers, WorkerHandlers
-from jdist.agent.node.facts import NodeContext, node_facts
-from jdist.agent.node.join_options import JoinOptions
+from jdist.agent.node import JoinOptions, NodeContext, node_facts
 from jdist.agent.processes.kernel import KernelMessage
 from jdist.agent.recovery_ledger import RecoveryLedger
-from jdist.agent.relay.iopub import OutputRelay
-from jdist.agent.relay.rank_logs import RankLogs
+from jdist.agent.relay.iopub import OutputRelay, RankLogs
 from jdist.core.import_path import ImportPath
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import CodeSynced, UseImportPath

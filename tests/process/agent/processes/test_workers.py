@@ -23,8 +23,7 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
-from jdist.agent.node.facts import NodeContext, node_facts
-from jdist.agent.node.join_options import JoinOptions
+from jdist.agent.node import JoinOptions, NodeContext, node_facts
 from jdist.agent.processes import handover
 from jdist.agent.processes import kernel as kernel_module
 from jdist.agent.processes import workers as module

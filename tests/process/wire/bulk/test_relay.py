@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from jdist.core.errors import ConnectionLost
-from jdist.wire.bulk.relay import copy, splice
+from jdist.wire.bulk.server import copy, splice
 from jdist.wire.transport.dialing import Receiver, dial_data, put_segment, receive_into
 from jdist.wire.values.segments import new_memory, sweep
 from support.port import DEADLINE, closed_without_a_word, filled, in_thread, pull, run, serving, until

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.agent.processes.exits import OomMonitor, OomVerdict
-from jdist.wire.cgroups import find_cgroup, find_mounts
+from jdist.agent.processes.exits import OomMonitor, OomVerdict, find_cgroup, find_mounts
 
 V2 = "35 24 0:30 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = (

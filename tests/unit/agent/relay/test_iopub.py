@@ -17,8 +17,7 @@ from jupyter_client.session import Session
 
 from jdist.agent.processes.kernel import KernelMessage, parse
 from jdist.agent.relay import iopub
-from jdist.agent.relay.iopub import OutputRelay, merge
-from jdist.agent.relay.rank_logs import RankLogs
+from jdist.agent.relay.iopub import OutputRelay, RankLogs, merge
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import Clear, Display, Output, OutputItem, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW

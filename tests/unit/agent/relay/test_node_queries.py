@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from jdist.agent.node.facts import node_facts
-from jdist.agent.node.gpus import GpuDevice, GpuReading
-from jdist.agent.relay import node_queries
-from jdist.agent.relay.node_queries import report_fully
+from jdist.agent.node import GpuDevice, GpuReading, node_facts
+from jdist.agent.relay import queries
+from jdist.agent.relay.queries import report_fully
 from jdist.core.errors import LaunchError
 from jdist.core.messages.nodes import Gpu, NodeReport
 
@@ -34,7 +33,7 @@ def report(monkeypatch: pytest.MonkeyPatch, folder: Path, answer: GpuReading | O
             raise answer
         return answer
 
-    monkeypatch.setattr(node_queries, "query", query)
+    monkeypatch.setattr(queries, "query", query)
     facts = msgspec.structs.replace(node_facts(("127.0.0.1", 1)), gpus=gpus)
     return asyncio.run(report_fully(facts, NoStarter(), folder))  # type: ignore[arg-type]
 

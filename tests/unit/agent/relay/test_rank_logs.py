@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jdist.agent.relay.rank_logs import RankLogs
+from jdist.agent.relay.iopub import RankLogs
 
 
 @pytest.fixture

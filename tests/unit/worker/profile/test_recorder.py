@@ -17,8 +17,7 @@ from torch.autograd.profiler import record_function
 from jdist.core.profile import COLLECTIVE, OPERATOR, SCOPE, ProfileOptions, RankProfile
 from jdist.worker.compat import profiler
 from jdist.worker.profile import recorder as recorder_module
-from jdist.worker.profile.operator_table import OperatorTable
-from jdist.worker.profile.recorder import Recorder
+from jdist.worker.profile.recorder import OperatorTable, Recorder
 
 
 def recorded(cell: Callable[[Recorder], None], options: ProfileOptions | None = None) -> RankProfile:

@@ -1,25 +1,82 @@
-"""GPUs of a node, by NVML, the driver's library; and which of them is a rank's.
+"""The node of an agent: facts about it, its GPUs, and how many ranks it is to have.
+
+Join options: rank count, node rank and launcher task, from the command line or the launcher's environment.
+
+GPUs of a node, by NVML, the driver's library; and which of them is a rank's.
 
 NVML is called in a process of its own that has a deadline: where a GPU has fallen off the bus a call into the driver
 does not return and cannot be ended, and the agent holds the node's ranks. (Torch could be asked, too, but makes a CUDA
 context, hundreds of MB of the GPU's memory.)
+
+What all parts of an agent share, and the facts about its node, which are read without importing torch.
 """
 
 import contextlib
 import glob
+import importlib.metadata
+import importlib.util
 import os
+import platform
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import psutil
 from msgspec import Struct
 
+from jdist.agent.starters.starter import CreateTask, Starter
+from jdist.core import launchers
+from jdist.core.launchers import Environment, read_task
+from jdist.core.messages.base import Message
+from jdist.core.messages.membership import LauncherTask, NodeFacts
 from jdist.core.messages.nodes import GpuUse
 from jdist.wire.processes import die_with_parent, set_name
+from jdist.wire.transport.invitations import Endpoint
+from jdist.wire.transport.public_port import address_towards
+
+_SLURM_GIVES = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")  # Slurm assigned GPUs to single tasks.
+
+
+class JoinOptions(Struct, frozen=True):
+    """What the agent asks the controller for."""
+
+    nproc: int = 0  # Ranks on this node; 0: as the controller decides.
+    node_rank: int = -1  # -1: any.
+    task: LauncherTask | None = None  # If a launcher has started the agent together with others.
+    launcher: dict[str, str] = {}  # The variables by which a process finds that launcher again.
+
+
+def read_join_options(nproc: int, node_rank: int) -> JoinOptions:
+    """The command line's options, or else the launcher's, whose variables are removed before anything inherits them."""
+    task = read_task(os.environ) if node_rank < 0 else None
+    if task is not None:
+        task = msgspec.structs.replace(task, gpu=own_gpu(task, count_gpus(), os.environ))
+    return JoinOptions(nproc, node_rank, task, launchers.strip(os.environ))
+
+
+def own_gpu(task: LauncherTask, gpus: int, environ: Environment) -> int:
+    """Index of the task's own GPU among the ``gpus`` that it sees; -1: none, or it shares them with other tasks.
+
+    Where each task sees all GPUs of its host, the local rank is the index. Where it sees fewer GPUs than the host has
+    tasks, they are its own only if the launcher assigned them to it.
+    """
+    if not gpus:
+        return -1
+    if task.local_rank < 0 or task.local_size <= 1:
+        return 0
+    if gpus >= task.local_size:
+        return task.local_rank
+    giving = _SLURM_GIVES if task.launcher == "srun" else ("CUDA_VISIBLE_DEVICES",)
+    return task.local_rank % gpus if any(map(environ.get, giving)) else -1
+
 
 T = TypeVar("T")
 
@@ -61,7 +118,7 @@ def count_gpus() -> int:
 def query(seconds: float) -> GpuReading:
     """Ask NVML. Blocks, for ``seconds`` at most. Raises FileNotFoundError without GPUs, else OSError."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "jdist.agent.node.gpus"],
+        [sys.executable, "-P", "-m", "jdist.agent.node"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -228,3 +285,81 @@ if __name__ == "__main__":
         _write_readings(float(sys.argv[1]))
     else:
         sys.stdout.buffer.write(msgspec.msgpack.encode(read_nvml()))
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """The node, its place in the launch, and the agent's ways to act."""
+
+    zmq_context: Any
+    endpoint: Endpoint  # Where the controller is reached.
+    options: JoinOptions
+    facts: NodeFacts
+    directory: Path  # Sockets, logs and connection files of this agent; removed at its end.
+    starter: Starter
+    send: Callable[[Message], None]  # Sends to the controller.
+    create_task: CreateTask
+
+    @property
+    def data_port(self) -> tuple[str, int]:
+        return self.endpoint.host, self.endpoint.data_port
+
+
+def node_facts(controller: tuple[str, int]) -> NodeFacts:
+    """The node's facts for the agent's hello."""
+    return NodeFacts(
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        python=platform.python_version(),
+        torch=_version("torch"),
+        jdist=_version("jdist"),
+        gpus=count_gpus(),
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        address=address_towards(controller),
+        reached=controller[0],
+        network=_network(),
+        launcher_name=os.environ.get("JDIST_HOST", ""),
+        torch_build=_torch_build(),
+    )
+
+
+def _network() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}-{os.stat('/proc/self/ns/net').st_ino:x}"
+    except OSError:
+        return ""
+
+
+def interface_environment(address: str) -> dict[str, str]:
+    """Variables that name the interface of ``address`` to gloo and NCCL, unless the user has set them."""
+    # By default both take the interface that the host's own name resolves to, which other nodes may not reach.
+    names = [n for n, found in psutil.net_if_addrs().items() if address in {a.address.partition("%")[0] for a in found}]
+    variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {v: names[0] for v in variables if names and v not in os.environ}
+
+
+def _torch_build() -> str | None:
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        return None
+    try:
+        return read_torch_build(Path(found.origin).with_name("version.py").read_text(encoding="utf-8"))
+    except OSError:
+        return None
+
+
+def read_torch_build(text: str) -> str | None:
+    """What torch was built for by its ``torch/version.py``; None for a text that does not say."""
+    found = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *(None|'[^'\n]+')$", text, re.MULTILINE))
+    if "cuda" not in found:
+        return None
+    builds = {"CUDA": found["cuda"], "ROCm": found.get("hip", "None")}
+    return next((f"{name} {version[1:-1]}" for name, version in builds.items() if version != "None"), "CPU")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

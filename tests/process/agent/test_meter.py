@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from jdist.agent.node.gpus import CudaVisibility
-from jdist.agent.resources.meter import GpuStream, ResourceMeter
+from jdist.agent.node import CudaVisibility
+from jdist.agent.resources import GpuStream, ResourceMeter
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.nodes import NodeResources, ReadResources

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jdist.agent.node.facts import node_facts, read_torch_build
+from jdist.agent.node import node_facts, read_torch_build
 
 HEAD = "from typing import Optional\n\n__all__ = ['__version__', 'cuda']\n__version__ = '2.9.1'\ndebug = False\n"
 

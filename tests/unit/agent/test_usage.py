@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.agent.resources.usage import ProcessUsage, UsageReader, read_network, read_processes, with_descendants
+from jdist.agent.resources import ProcessUsage, UsageReader, read_network, read_processes, with_descendants
 
 TICK, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 HEAD = "Inter-|   Receive                    |  Transmit\n face |bytes packets ...\n"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jdist.agent.node.gpus import CudaVisibility, GpuDevice, GpuReading, read_nvml, use_of
+from jdist.agent.node import CudaVisibility, GpuDevice, GpuReading, read_nvml, use_of
 from jdist.core.messages.nodes import GpuUse
 from support.gpus import MIB, FakeDriver, gpu
 

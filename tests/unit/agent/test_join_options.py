@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.agent.node.join_options import own_gpu
+from jdist.agent.node import own_gpu
 from jdist.core.launchers import WORKER, read_task
 from jdist.core.messages.membership import LauncherTask
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.agent.node.gpus import GpuDevice, query
+from jdist.agent.node import GpuDevice, query
 from jdist.wire.processes import has_ended
 from support.gpus import MIB, FakeDriver, gpu
 from support.waits import eventually

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from jdist.agent.resources.usage import Usage, UsageHistory
+from jdist.agent.resources import Usage, UsageHistory
 
 
 def filled(count: int, capacity: int = 3600) -> UsageHistory:
