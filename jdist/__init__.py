@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jdist.core import __version__
 
 if TYPE_CHECKING:
-    from jdist.client.blocking import Cluster, attach, list_clusters, start
-    from jdist.client.cluster import AsyncCluster
+    from jdist.client.cluster import AsyncCluster, Cluster, attach, list_clusters, start
     from jdist.client.measure.metrics import Metrics
     from jdist.client.measure.profile import Profile
     from jdist.client.measure.trace import Trace
@@ -44,8 +43,7 @@ if TYPE_CHECKING:
 
 # The modules of the public names that are no errors.
 _HOMES = {
-    **dict.fromkeys(("Cluster", "attach", "list_clusters", "start"), "jdist.client.blocking"),
-    "AsyncCluster": "jdist.client.cluster",
+    **dict.fromkeys(("AsyncCluster", "Cluster", "attach", "list_clusters", "start"), "jdist.client.cluster"),
     "CellRun": "jdist.client.run",
     "on_reform": "jdist.worker.groups.on_reform",
     "breakpoint": "jdist.worker.debug.breakpoints",
@@ -102,7 +100,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'jdist' has no attribute {name!r}")
     home = _HOMES.get(name, "jdist.core.errors")
-    if home == "jdist.client.blocking":
+    if home == "jdist.client.cluster":
         importlib.import_module("jdist.notebook.panel.open")  # gives Cluster its panel
     found = globals()[name] = getattr(importlib.import_module(home), name)  # not sought again: some are called in loops
     return found

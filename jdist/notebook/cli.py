@@ -2,7 +2,7 @@
 
 import sys
 
-from jdist.client.blocking import Cluster
+from jdist.client.cluster import Cluster
 from jdist.core.errors import CellError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch

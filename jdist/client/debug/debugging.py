@@ -1,4 +1,4 @@
-"""Debugging: the methods of a cluster that pause, inspect and resume its ranks."""
+"""Debugging: pause, inspect and resume the ranks of an attached cluster."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from jdist.client.active_runs import ActiveRuns
-from jdist.client.attachment import Attachment, BaseCluster, Ranks
+from jdist.client.attachment import Attachment, Ranks
 from jdist.client.debug.places import BLOCKED, Places, describe_unpaused
 from jdist.client.debug.stack_tree import Stacks
 from jdist.client.link import Link, new_request
@@ -39,12 +39,12 @@ _PATIENCE: Mapping[StepKind, float] = {"continue": 0.5, "next_call": 60.0}
 _STEP = 10.0  # Seconds for a rank to finish any other step.
 
 
-class DebuggedCluster(BaseCluster):
-    """The part of AsyncCluster that pauses ranks and inspects them."""
+class Debugging:
+    """The part of a cluster that pauses ranks and inspects them."""
 
-    def __init__(self, attachment: Attachment) -> None:
-        super().__init__(attachment)
-        self._runs = ActiveRuns(attachment)
+    def __init__(self, attachment: Attachment, runs: ActiveRuns) -> None:
+        self._attachment = attachment
+        self._runs = runs
 
     async def pause(self, ranks: Ranks = None, *, run: int = 0, timeout: float = _PAUSE) -> Places:
         """Pause whatever is running on ``ranks`` (or one run), each rank at its next line of Python.
@@ -54,7 +54,7 @@ class DebuggedCluster(BaseCluster):
         frames.
         """
         report = await self._report()
-        chosen = set(self.select(ranks))
+        chosen = set(self._attachment.select(ranks))
         running = {row.rank: row for row in report.ranks if row.rank in chosen and row.run and run in (0, row.run)}
         await self._link.request(Pause(new_request(), () if ranks is None else tuple(sorted(chosen)), run), object)
         return await self._settled(running, timeout)
@@ -72,7 +72,7 @@ class DebuggedCluster(BaseCluster):
         for "continue", 60 for "next_call", else 10. Ranks that have not paused by then keep running. Raises UsageError
         if no rank is paused.
         """
-        chosen = set(self.select(ranks))
+        chosen = set(self._attachment.select(ranks))
         report = await self._report()
         paused = {row.rank: row for row in report.ranks if row.rank in chosen and (row.paused or row.is_pausing)}
         if not paused:
@@ -89,7 +89,7 @@ class DebuggedCluster(BaseCluster):
 
         After :meth:`debug`, the stacks of the ranks that failed. Raises UsageError if no rank is paused.
         """
-        chosen = self.select(ranks)
+        chosen = self._attachment.select(ranks)
         report = await self._report()
         rows = {row.rank: row for row in report.ranks if row.rank in chosen}
         found = await self._stacks([r for r, row in rows.items() if row.paused] or chosen, ReadStack())
@@ -115,41 +115,30 @@ class DebuggedCluster(BaseCluster):
         ``run(code, in_failure=True)`` runs cells there, until a rank's next ordinary cell. Raises UsageError if none
         of the ranks failed.
         """
-        found = await self._stacks(self.select(ranks), DebugFailure(run))
+        found = await self._stacks(self._attachment.select(ranks), DebugFailure(run))
         if not found:
             raise UsageError(f"no rank failed in {f'run {run}' if run else 'its last cell'}")
         return Stacks(found, {})
 
     async def stop_debugging(self, ranks: Ranks = None) -> None:
         """Undo :meth:`debug`, and free the frames that failed with everything that only they refer to."""
-        await self._link.query(tuple(sorted(self.select(ranks))), DebugFailure(ends=True), _ANSWER)
+        await self._link.query(tuple(sorted(self._attachment.select(ranks))), DebugFailure(ends=True), _ANSWER)
 
     async def source(self, file: str, rank: int) -> str:
         """The text of a file that is on the stack of a paused rank. Raises UsageError if it is not."""
         return (await self._link.query_one(rank, ReadSource(file), SourceText, _ANSWER)).text
 
-    async def follow(self, run: int) -> CellRun:
-        """Follow a run that was started before this client attached, or by another client.
-
-        It has the output from now on only. Raises UsageError if the run is over or unknown.
-        """
-        return await self._runs.follow(run)
-
-    def is_following(self, run: int) -> bool:
-        """Whether the run is unfinished and this client has started or followed it."""
-        return run in self._runs
-
     @property
     def _link(self) -> Link:
-        return self.attachment.link
+        return self._attachment.link
 
     async def _report(self) -> StatusReport:
         return await self._link.request(StatusRequest(new_request()), StatusReport)
 
     async def _choose(self, query: ReadStack, ranks: Ranks) -> Stacks:
-        found = await self._stacks(self.attachment.select_paused(ranks), query)
+        found = await self._stacks(self._attachment.select_paused(ranks), query)
         if not found:
-            raise await self._not_paused(await self._report(), () if ranks is None else self.select(ranks))
+            raise await self._not_paused(await self._report(), () if ranks is None else self._attachment.select(ranks))
         return Stacks(found, {})
 
     async def _stacks(self, ranks: Collection[int], op: RankOp) -> dict[int, Stack]:
@@ -161,7 +150,7 @@ class DebuggedCluster(BaseCluster):
         """Where the ranks are once each has paused, is done or is blocked, or after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
-        unwatch = self.attachment.watch(lambda m: changed.set() if isinstance(m, ClusterFacts | RankPaused) else None)
+        unwatch = self._attachment.watch(lambda m: changed.set() if isinstance(m, ClusterFacts | RankPaused) else None)
         runs = {rank: row.paused.run if row.paused is not None else row.run for rank, row in before.items()}
         known = {number: self._runs.get(number) for number in set(runs.values())}
         began = loop.time()

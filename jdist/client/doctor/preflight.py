@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
 from jdist.client.doctor.collect import OnStep, examine
 from jdist.client.doctor.diagnosis import Diagnosis, Examination
@@ -45,7 +44,7 @@ async def examine_beforehand(
 
     on_step(beginning)
     attachment = Attachment()
-    lifecycle = ClusterLifecycle(attachment, ActiveRuns(attachment))
+    lifecycle = ClusterLifecycle(attachment)
     try:
         async with lifecycle.launching(make_settings(nproc_per_node or 1, nnodes, **options), kind, report) as started:
             await _wait_gathered(started, timeout or NODES_WITHIN, report)

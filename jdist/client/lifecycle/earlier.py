@@ -11,7 +11,6 @@ import re
 from msgspec.structs import replace
 
 from jdist.client import find
-from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.origin import this_notebook
@@ -82,7 +81,7 @@ async def find_earlier(settings: Settings, *, is_named: bool) -> tuple[list[Earl
             notices.append(_left(name, "runs on: it was started with other options"))
             continue
         attachment = Attachment()
-        lifecycle = ClusterLifecycle(attachment, ActiveRuns(attachment))
+        lifecycle = ClusterLifecycle(attachment)
         try:
             await lifecycle.attach(name, _KIND)
             report = await attachment.link.request(StatusRequest(new_request()), StatusReport)

@@ -8,28 +8,15 @@ from functools import partial
 from msgspec.structs import replace
 
 from jdist.client import find
-from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
-from jdist.client.doctor.collect import examine_briefly
-from jdist.client.doctor.diagnosis import Finding
 from jdist.client.lifecycle.local_processes import plan_launch, start_controller
 from jdist.client.lifecycle.origin import OWNERS, this_notebook
 from jdist.client.lifecycle.start import OnProgress, Started, launch
 from jdist.client.link import Link
+from jdist.client.sync.code_sync import SyncedCode
 from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError
 from jdist.core.messages.base import Message
-from jdist.core.messages.runs import InputRequest
-from jdist.core.messages.saving import SaveEnded
-from jdist.core.messages.status import (
-    OBSERVER,
-    ClusterFacts,
-    Notice,
-    Origin,
-    RunsChanged,
-    SetOrigin,
-    StopCluster,
-    Stopped,
-)
+from jdist.core.messages.status import OBSERVER, Notice, Origin, SetOrigin, StopCluster, Stopped
 from jdist.core.remedy import Remedy
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, find_launcher
@@ -44,11 +31,12 @@ _AGENTS_BACK = 15.0  # Seconds for agents to reconnect and the world to form; th
 
 
 class ClusterLifecycle:
-    """The beginning and the end of one client's attachment."""
+    """The part of a cluster that begins and ends one client's attachment."""
 
-    def __init__(self, attachment: Attachment, runs: ActiveRuns) -> None:
+    def __init__(self, attachment: Attachment, code: SyncedCode | None = None) -> None:
         self._attachment = attachment
-        self._runs = runs
+        self._code = code  # Its syncing ends before the attachment does.
+        attachment.route(self._watch_for_death)
         self.launcher: Launcher | None = None  # The launcher of the cluster's start, if this client started it.
         self.added: list[Launcher] = []  # The launchers of nodes that this client added.
         self._kind = "python"
@@ -56,24 +44,22 @@ class ClusterLifecycle:
         self._is_origin = False  # The cluster is recorded as this notebook's own.
         self._reviving: asyncio.Task[None] | None = None  # Starts the controller again; all who wait share it.
 
-    async def start(
+    @contextlib.asynccontextmanager
+    async def starting(
         self, settings: Settings, kind: str, timeout: float | None, on_progress: OnProgress
-    ) -> tuple[Finding, ...]:
-        """Launch a cluster and wait until its world is formed; the findings of a short examination are reported."""
+    ) -> AsyncIterator[None]:
+        """Launch a cluster and form its world, for the ``with`` block to examine; it ends again if that fails."""
         async with self.launching(settings, kind, on_progress) as started:
             await started.wait_formed(timeout, on_progress)
             await started.launcher.release()
             await self._set_origin(this_notebook())
             self._is_origin = True
-            warnings = (await examine_briefly(self._attachment.link, self._attachment.facts)).findings
-            for finding in warnings:
-                self._attachment.notify(Notice(f"⚠ {finding.text}", remedies=(Remedy("doctor", "look closer"),)))
-        return warnings
+            yield
 
     @contextlib.asynccontextmanager
     async def launching(self, settings: Settings, kind: str, on_progress: OnProgress) -> AsyncIterator[Started]:
         """Launch a cluster, for the ``with`` block to wait for. What was launched is ended again when that fails."""
-        started = await launch(settings, self._on_event, kind)
+        started = await launch(settings, self._attachment.receive, kind)
         self._adopt(started.link)
         self.launcher = started.launcher
         unwatch = self._attachment.watch(lambda m: on_progress(m) if isinstance(m, Notice) else None)
@@ -123,7 +109,7 @@ class ClusterLifecycle:
             if connection.cluster != charter.cluster:
                 remedies = (Remedy("attach", "use it", name=connection.name),)
                 raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
-        link = Link(connection, self._on_event)
+        link = Link(connection, self._attachment.receive)
         await link.open(self._kind)
         if charter is not None:
             try:
@@ -135,7 +121,7 @@ class ClusterLifecycle:
         return link
 
     async def observe(self, connection: Connection) -> None:
-        link = Link(connection, self._on_event)
+        link = Link(connection, self._attachment.receive)
         await link.open(OBSERVER)
         self._attachment.adopt(link)
 
@@ -178,6 +164,14 @@ class ClusterLifecycle:
 
     async def detach(self) -> None:
         """Leave the cluster running and close this client."""
+        await self._end_syncing()
+        await self._part()
+
+    async def _end_syncing(self) -> None:
+        if self._code is not None:
+            await self._code.close()
+
+    async def _part(self) -> None:
         self._may_revive = False
         if self._is_origin:
             await self._set_origin(None)  # the user leaves it running on purpose
@@ -186,7 +180,12 @@ class ClusterLifecycle:
         self._attachment.close()
 
     async def stop(self, *, now: bool = False) -> None:
-        """End the cluster, and what launchers have started for it. ``now``: kill the ranks."""
+        """End the cluster: no process, port, socket file or shared memory is left. Raises LaunchError.
+
+        Ranks end side by side, as a kernel does: cells are interrupted, threads finish, exit functions run. What takes
+        longer than ``end_grace`` seconds is cut off, and watchers get a Notice that says what. ``now``: kill them.
+        """
+        await self._end_syncing()
         await self.revived()
         link = self._attachment.current
         if link is None:
@@ -212,7 +211,7 @@ class ClusterLifecycle:
                     f"cluster {link.connection.name} did not confirm its end within {_STOP_TIMEOUT:.0f} s; its "
                     f"controller is pid {link.connection.pid} on {link.connection.host}"
                 ) from None
-        await self.detach()
+        await self._part()
         for launcher in filter(None, (self.launcher, *self.added)):
             await launcher.end()
         if self.launcher is not None:
@@ -220,18 +219,11 @@ class ClusterLifecycle:
         elif charter is not None:  # another client has launched the cluster
             await find_launcher(charter.settings.launcher)(plan_launch(charter.settings)).remove_leftovers()
 
-    def _on_event(self, message: Message) -> None:
-        """Pass a message on. A controller that died is started again at once, until this client detaches."""
+    def _watch_for_death(self, message: Message) -> None:
+        """Start a controller that has died again at once, until this client detaches."""
         link = self._attachment.current
-        orphan = link if isinstance(message, Stopped) and link is not None and link.is_orphaned else None
-        if isinstance(message, Stopped) and orphan is not None:
-            message = Stopped(message.reason, orphan.remedies)
-        self._runs.handle(message)
-        if orphan is not None and self._may_revive:
-            self._begin_revival(orphan)
-        is_notice = isinstance(message, Notice) and not message.run
-        if is_notice or isinstance(message, ClusterFacts | InputRequest | RunsChanged | SaveEnded | Stopped):
-            self._attachment.notify(message)
+        if isinstance(message, Stopped) and link is not None and link.is_orphaned and self._may_revive:
+            self._begin_revival(link)
 
     async def _revive(self, lost: Link) -> None:
         """Start the controller again, unless another client was first and its controller has the port, and attach.

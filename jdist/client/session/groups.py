@@ -10,12 +10,13 @@ from jdist.core.topology import Mesh
 
 
 class NamedGroups:
-    """The named groups and the mesh of an attached cluster, as AsyncCluster documents these methods."""
+    """The part of a cluster that makes named groups and the mesh."""
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
 
     async def new_group(self, name: str, ranks: Ranks) -> str:
+        """Make a named process group, now and after every re-forming: ``-g NAME``, ``groups["NAME"]`` on the ranks."""
         if not name.isidentifier() or name in ("world", "all", "node"):
             raise UsageError(f"a group's name is a plain word other than world, all and node; not {name!r}")
         message = MakeGroup(new_request(), name, self._attachment.select(ranks))
@@ -24,6 +25,7 @@ class NamedGroups:
         return made.text
 
     async def new_mesh(self, text: str) -> str:
+        """Make a named mesh such as "dp=2,tp=2": ``-r dp=0`` in the notebook, ``mesh["dp"]`` on the ranks."""
         mesh = Mesh.parse(text, self._attachment.facts.topology.world_size)
         message = MakeMesh(new_request(), mesh.names, mesh.sizes)
         made = await self._attachment.link.request(message, GroupCreated, REFORM_TIMEOUT)

@@ -7,17 +7,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
 from jdist.client.expressions import split_names
 from jdist.client.link import new_request
-from jdist.client.run import CellRun
 from jdist.client.session.groups import NamedGroups
-from jdist.client.values.inspected_cluster import InspectedCluster
 from jdist.core import rank_code
 from jdist.core.errors import UsageError, ValueFailed
 from jdist.core.manifest import LoadReport, Manifest, Omission, SaveReport
 from jdist.core.messages.base import Message
-from jdist.core.messages.runs import CellSpec, RunCell
 from jdist.core.messages.saving import Autosave, SaveEnded, SaveOptions
 from jdist.core.messages.status import Stopped
 from jdist.core.ranks import RankSet
@@ -45,12 +43,13 @@ class LoadedSession(Struct, frozen=True):
     notes: tuple[str, ...]  # What was not made again besides names: groups, the mesh, setup cells.
 
 
-class SessionCluster(InspectedCluster):
-    """The part of AsyncCluster that saves and loads sessions."""
+class Saving:
+    """The part of a cluster that saves and loads sessions."""
 
-    def __init__(self, attachment: Attachment) -> None:
-        super().__init__(attachment)
-        self._groups = NamedGroups(attachment)
+    def __init__(self, attachment: Attachment, runs: ActiveRuns, groups: NamedGroups) -> None:
+        self._attachment = attachment
+        self._runs = runs
+        self._groups = groups
 
     async def save(self, directory: str, names: str = "", *, keep: int = 2, background: bool = False) -> SavedSession:
         """Save what the ranks hold into a new folder in ``directory``, of which the newest ``keep`` are kept.
@@ -76,9 +75,9 @@ class SessionCluster(InspectedCluster):
             elif isinstance(message, Stopped):
                 finished.set_exception(ValueFailed(f"the cluster ended before the save was complete: {message.reason}"))
 
-        unwatch = self.attachment.watch(note)
+        unwatch = self._attachment.watch(note)
         try:
-            copied: SaveReport = (await self._run_own(code)).values[0]
+            copied: SaveReport = (await self._runs.run_refusable(code)).values[0]
             done = None if background else await finished
         finally:
             unwatch()
@@ -97,7 +96,7 @@ class SessionCluster(InspectedCluster):
         options = None
         if every is not None:
             options = SaveOptions(_absolute(directory), split_names(names) if names else (), keep)
-        await self.attachment.link.request(Autosave(new_request(), options, every or 0.0), object)
+        await self._attachment.link.request(Autosave(new_request(), options, every or 0.0), object)
 
     async def load(self, directory: str, names: str = "", *, sources: Mapping[int, int] | None = None) -> LoadedSession:
         """Bind what was saved in ``directory`` (its newest save, or one save's folder) on the ranks.
@@ -109,10 +108,10 @@ class SessionCluster(InspectedCluster):
         nothing bound.
         """
         path = _absolute(directory)
-        manifest: Manifest = (await self._run_own(rank_code.read_manifest(path), ranks=(0,))).values[0]
+        manifest: Manifest = (await self._runs.run_refusable(rank_code.read_manifest(path), ranks=(0,))).values[0]
         notes = () if names else await self._prepare(manifest)
         code = rank_code.load(path, split_names(names) if names else (), dict(sources or {}))
-        run = await self._run_own(code)
+        run = await self._runs.run_refusable(code)
         loaded: dict[int, LoadReport] = run.values
         bound: dict[str, list[int]] = {}
         failed: dict[tuple[str, str], list[int]] = {}
@@ -133,15 +132,15 @@ class SessionCluster(InspectedCluster):
     async def _prepare(self, manifest: Manifest) -> list[str]:
         """Make groups and the mesh, and run the setup cells, which may use them; what could not be done."""
         notes = []
-        size = self.attachment.facts.topology.world_size
+        size = self._attachment.facts.topology.world_size
         for name, ranks in manifest.groups.items():
-            if name in self.attachment.facts.groups:
+            if name in self._attachment.facts.groups:
                 continue
             if max(ranks) >= size:
                 notes.append(f"group {name} is not made: it had ranks {RankSet(ranks)}, and there are {size} ranks")
             else:
                 await self._groups.new_group(name, ranks)
-        if manifest.mesh is not None and self.attachment.facts.mesh is None:
+        if manifest.mesh is not None and self._attachment.facts.mesh is None:
             names, sizes = manifest.mesh
             text = ",".join(f"{name}={count}" for name, count in zip(names, sizes, strict=True))
             if manifest.world_size == size:
@@ -151,24 +150,11 @@ class SessionCluster(InspectedCluster):
                     f"the mesh {text} is not made: {manifest.world_size} ranks were saved, and there are {size}"
                 )
         for code in manifest.setup:
-            request = RunCell(new_request(), CellSpec(code, is_setup=True), self.attachment.select())
-            run = await self._runs.wait(await self._runs.submit(request), check=False)
+            run = await self._runs.run(code, self._attachment.select(), check=False, setup=True)
             error = next((o.error for o in run.outcomes.values() if o.error is not None), None)
             if error is not None:
                 notes.append(f"a setup cell failed: {error.ename}: {error.evalue}")
         return notes
-
-    async def _run_own(self, code: str, ranks: tuple[int, ...] = ()) -> CellRun:
-        """Run a cell of jdist's own. Raises UsageError where the ranks do."""
-        chosen = ranks or self.attachment.select()
-        run = await self._runs.wait(
-            await self._runs.submit(RunCell(new_request(), CellSpec(code, is_internal=True), chosen)), check=False
-        )
-        errors = [o.error for o in run.outcomes.values() if o.error is not None and o.error.ename == "UsageError"]
-        if errors:
-            raise UsageError(errors[0].evalue)
-        run.check()
-        return run
 
 
 def _absolute(directory: str) -> str:

@@ -17,7 +17,7 @@ from watchfiles import awatch
 from jdist.client.attachment import Attachment
 from jdist.client.history import Annotation
 from jdist.client.sync.tree import SyncSource
-from jdist.client.values.carrier import OnProgress
+from jdist.client.values.carrier import Carrier, OnProgress
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import (
@@ -66,10 +66,11 @@ class Synced(Struct, frozen=True):
 
 
 class SyncedCode:
-    """The code that one client has synced to a cluster."""
+    """The part of a cluster that keeps local code in sync with its nodes."""
 
-    def __init__(self, attachment: Attachment) -> None:
+    def __init__(self, attachment: Attachment, carrier: Carrier) -> None:
         self._attachment = attachment
+        self._carrier = carrier
         self._sources: dict[str, SyncSource] = {}
         self.watches: dict[str, asyncio.Task[None]] = {}  # Tasks that sync changed files, by the source's name.
         self._syncing = asyncio.Lock()
@@ -78,8 +79,18 @@ class SyncedCode:
         attachment.watch(self._on_message)
 
     async def sync(
-        self, path: str, exclude: Sequence[str], *, watch: bool, on_progress: OnProgress | None = None
+        self, path: str, *, exclude: Sequence[str] = (), watch: bool = False, on_progress: OnProgress | None = None
     ) -> Synced:
+        """Copy a local file or folder to every node, only what has changed, and have every rank import from it.
+
+        The copy is in a folder of the cluster's own that ends with it; what was deleted here is deleted there. A folder
+        with an ``__init__.py`` is imported by its name, any other folder's modules by theirs. Modules that are loaded
+        already are read again before a rank's next cell, and names imported from them are updated. Left out are .git,
+        __pycache__, what .gitignore files name, and ``exclude``, in the same syntax.
+        With ``watch``, changes are synced as they happen until this client detaches, or syncs the path without it.
+        Nodes and ranks that join later have the code, too. Raises UsageError naming node and file; nothing has been
+        changed then.
+        """
         source = SyncSource(path, exclude)
         known = self._sources.get(source.name)
         if known is not None and known.path != source.path:
@@ -103,7 +114,7 @@ class SyncedCode:
         async with self._syncing:
             tree = await asyncio.to_thread(source.list)
             try:
-                synced = await Upload(self._attachment, source, on_progress).send(tree)
+                synced = await Upload(self._attachment, self._carrier, source, on_progress).send(tree)
             except BaseExceptionGroup as group:
                 first: BaseException = group
                 while isinstance(first, BaseExceptionGroup):
@@ -171,9 +182,11 @@ class SyncedCode:
 class Upload:
     """Sends one tree to nodes."""
 
-    def __init__(self, attachment: Attachment, source: SyncSource, on_progress: OnProgress | None):
+    def __init__(
+        self, attachment: Attachment, carrier: Carrier, source: SyncSource, on_progress: OnProgress | None
+    ) -> None:
         self._link = attachment.link
-        self._carrier = attachment.carrier
+        self._carrier = carrier
         self._names = attachment.facts.hostnames
         self._source = source
         self._on_progress = on_progress or (lambda *_: None)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import psutil
 
 from jdist.client.aside import aside
+from jdist.client.attachment import Attachment
 from jdist.client.link import CONTROLLER, Link, OnMoved, new_request
 from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
 from jdist.core.messages.base import PayloadWire, ProbeWire, QueryFailed, ValueMissing
@@ -101,15 +102,22 @@ class _Pulled:
 class Carrier:
     """Moves values for one attached client."""
 
-    def __init__(self, link: Link):
-        self._cluster = link.connection.cluster
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
         self._remove_probe: Callable[[], object] = lambda: None
-        self.use(link)
+        attachment.on_close(self.close)
 
-    def use(self, link: Link) -> None:
-        """Use this link from now on, since the controller of the last one has died."""
-        self._link = link
-        self._data_port = (link.connection.host, link.connection.data_port)
+    @property
+    def _link(self) -> Link:
+        return self._attachment.link
+
+    @property
+    def _cluster(self) -> str:
+        return self._link.connection.cluster
+
+    @property
+    def _data_port(self) -> tuple[str, int]:
+        return self._link.connection.host, self._link.connection.data_port
 
     @cached_property
     def probe(self) -> ProbeWire:

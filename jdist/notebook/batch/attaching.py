@@ -2,7 +2,7 @@
 
 import socket
 
-from jdist.client.blocking import Cluster
+from jdist.client.cluster import Cluster
 
 
 def how_to_attach(cluster: Cluster) -> list[str]:

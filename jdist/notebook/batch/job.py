@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from jdist.client.blocking import Cluster, bridge
+from jdist.client.blocking import bridge
+from jdist.client.cluster import Cluster
 from jdist.client.lifecycle.local_processes import log_path
 from jdist.client.link import new_request
 from jdist.client.run import CellRun

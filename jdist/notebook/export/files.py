@@ -16,7 +16,7 @@ from jdist.notebook.export.script import ScriptWorld, compose
 from jdist.notebook.text.remedy_text import typed
 
 if TYPE_CHECKING:
-    from jdist.client.blocking import Cluster
+    from jdist.client.cluster import Cluster
 
 _MARK = re.compile(r"# Written by %dist export \(([0-9a-f]{16})\)[^\n]*\n")
 

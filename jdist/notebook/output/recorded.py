@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jdist.client.attachment import BaseCluster
+from jdist.client.cluster import BaseCluster
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import Output, RankDone

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from jdist.client.blocking import Cluster
+from jdist.client.cluster import Cluster
 from jdist.core.errors import UsageError
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed

@@ -15,8 +15,8 @@ from typing import Any, ParamSpec, TypeVar
 import ipywidgets
 from ipywidgets import Layout
 
-from jdist.client.blocking import Cluster, bridge
-from jdist.client.cluster import AsyncCluster
+from jdist.client.blocking import bridge
+from jdist.client.cluster import AsyncCluster, Cluster
 from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
 from jdist.core.errors import JdistError
 from jdist.core.messages.status import Notice, StatusReport
