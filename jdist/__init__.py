@@ -15,9 +15,9 @@ from jdist.core import __version__
 
 if TYPE_CHECKING:
     from jdist.client.cluster import AsyncCluster, Cluster, attach, list_clusters, start
-    from jdist.client.measure.metrics import Metrics
     from jdist.client.measure.profile import Profile
     from jdist.client.measure.trace import Trace
+    from jdist.client.metrics.logged import Metrics
     from jdist.client.run import CellRun
     from jdist.core.errors import (
         CellError,
@@ -49,7 +49,7 @@ _HOMES = {
     "breakpoint": "jdist.worker.debug.breakpoints",
     "export": "jdist.notebook.export.files",
     "panel": "jdist.notebook.panel.open",
-    "Metrics": "jdist.client.measure.metrics",
+    "Metrics": "jdist.client.metrics.logged",
     "Profile": "jdist.client.measure.profile",
     "ProfileOptions": "jdist.core.profile",
     "log": "jdist.worker.metrics",

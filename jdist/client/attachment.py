@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from jdist.client.history import History
 from jdist.client.link import Link
-from jdist.client.measure.metrics import KeptMetrics
+from jdist.client.metrics.logged import KeptMetrics
 from jdist.core.errors import UsageError
 from jdist.core.import_path import ImportPath, split, this_interpreter
 from jdist.core.messages.base import Message

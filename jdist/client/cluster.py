@@ -27,7 +27,7 @@ from jdist.client.lifecycle.lifecycle import ClusterLifecycle
 from jdist.client.lifecycle.nodes import Nodes
 from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
 from jdist.client.link import Link
-from jdist.client.measure.metrics import Metrics
+from jdist.client.metrics.logged import Metrics
 from jdist.client.reports import Reports
 from jdist.client.run import CellRun
 from jdist.client.session.groups import NamedGroups

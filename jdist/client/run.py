@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Self
 
-from jdist.client.measure.metrics import Metrics
+from jdist.client.metrics.logged import Metrics
 from jdist.client.past_output import PastOutput
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire

@@ -4,7 +4,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jdist.client.measure.pictures import histogram_line, histogram_svg, thumb_svg
+from jdist.client.metrics.pictures import histogram_line, histogram_svg, thumb_svg
 from jdist.client.values.variable_table import COMPARED, Variable, VariableTable, Variant, format_range
 from jdist.core.quantities import format_count, format_memory
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by

@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Sequence
 
-from jdist.client.measure.metrics import marks
+from jdist.client.metrics.logged import marks
 from jdist.core.messages.runs import MetricsLogged
 from jdist.core.metrics.series import MetricSeries, RunMetrics
 from jdist.worker.metrics import MetricBuffer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.client.measure.metrics import KeptMetrics, Metrics
+from jdist.client.metrics.logged import KeptMetrics, Metrics
 from jdist.core.errors import UsageError
 from jdist.core.messages.runs import MetricsLogged
 from jdist.core.metrics.series import RunMetrics

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from jdist.client.measure.pictures import histogram_line, histogram_svg, thumb_svg
+from jdist.client.metrics.pictures import histogram_line, histogram_svg, thumb_svg
 
 
 def test_a_heat_picture_is_small_and_says_what_it_shows():

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from jdist.client.measure.metrics import format_number, marks
-from jdist.client.measure.pictures import sparkline
+from jdist.client.metrics.logged import format_number, marks
+from jdist.client.metrics.pictures import sparkline
 from jdist.core.metrics.series import MetricSeries
 from jdist.core.quantities import format_count
 from jdist.core.table import Table

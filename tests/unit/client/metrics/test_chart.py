@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from jdist.client.measure.chart import MIME, MetricChart, lines, rounded
+from jdist.client.metrics.chart import MIME, MetricChart, lines, rounded
 from jdist.core.messages.runs import MetricsLogged
 from jdist.core.metrics.series import MetricSeries, RunMetrics
 from jdist.worker.metrics import MetricBuffer

@@ -1,16 +1,57 @@
-"""Metrics: the numbers that the ranks of a run have logged, as a table for users, and the ranks to look at."""
+"""Logged: the numbers that the ranks of a run have logged, as a table for users, and the ranks to look at."""
 
+import csv
 import math
+import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from jdist.client.point_table import PointTable
 from jdist.core.errors import UsageError
 from jdist.core.metrics.series import MetricSeries, RunMetrics
 from jdist.core.ranks import describe_ranks, ranks_by
+
+
+class PointTable:
+    """A table of points, a row each: iterate over it, or take it by column."""
+
+    COLUMNS: ClassVar[tuple[str, ...]]
+    NAME: ClassVar[str]  # What the table holds, for messages: "metrics".
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
+
+    @property
+    def columns(self) -> dict[str, list[Any]]:
+        """The table as a list for each of its columns."""
+        rows = list(self)
+        found = zip(*rows, strict=True) if rows else ([] for _ in self.COLUMNS)
+        return dict(zip(self.COLUMNS, map(list, found), strict=True))
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame. Raises UsageError if pandas is not installed."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise UsageError("pandas is not installed here; `columns` has the same table in lists") from None
+        return pd.DataFrame(self.columns)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table as a CSV file with a head. Raises UsageError if it cannot be written."""
+        target = Path(path).expanduser()
+        try:
+            with target.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(self.COLUMNS)
+                writer.writerows(self)
+        except OSError as e:
+            raise UsageError(f"the {self.NAME} cannot be written to {target}: {e.strerror or e}") from None
+        return target
+
 
 Row = tuple[int, int, str, float, float]  # Step, rank, name, value, time.
 _LEAST_RANKS = 3  # Of two ranks that differ, neither is the one to look at.
@@ -79,7 +120,7 @@ class Metrics(PointTable):
         return found
 
     def _chart(self) -> Any:
-        from jdist.client.measure.chart import MetricChart  # only here: it imports numpy
+        from jdist.client.metrics.chart import MetricChart  # only here: it imports numpy
 
         return MetricChart(self.run, self._series)
 
@@ -166,7 +207,7 @@ def _far(ranks: _Ranks) -> Iterator[tuple[int, str]]:
 
 def _recent(series: MetricSeries) -> float | None:
     """The mean of the newest points; None if one of them is not finite."""
-    values: Sequence[float] = series.values[-_RECENT:] or (series.newest[1],)
+    values: Sequence[float] = series.values[-_RECENT:] or (series.newest[1],)  # noqa: PD011 — no pandas
     mean = sum(values) / len(values)
     return mean if math.isfinite(mean) and series.nonfinite_since is None else None
 
