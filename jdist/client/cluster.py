@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from jdist.client import find
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, Ranks
-from jdist.client.blocking import bridge
-from jdist.client.debug.debugging import Debugging
+from jdist.client.debug import Debugging
 from jdist.client.doctor.collect import examine_briefly
 from jdist.client.doctor.diagnosis import Finding
 from jdist.client.expressions import script_cell
@@ -30,9 +29,9 @@ from jdist.client.link import Link
 from jdist.client.metrics.logged import Metrics
 from jdist.client.reports import Reports
 from jdist.client.run import CellRun
-from jdist.client.session.groups import NamedGroups
-from jdist.client.session.saving import Saving
-from jdist.client.sync.code_sync import SyncedCode
+from jdist.client.session import NamedGroups, Saving
+from jdist.client.sync import SyncedCode
+from jdist.client.threads import bridge
 from jdist.client.values.carrier import Carrier
 from jdist.client.values.variables import Variables
 from jdist.core.messages.base import Message

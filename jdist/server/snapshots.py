@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from jdist.client.debug.places import describe_pause
+from jdist.client.debug import describe_pause
 from jdist.client.measure.resources import Resources
 from jdist.client.values.variable_table import Comparison, VariableTable, Variant
 from jdist.core.messages.debug import RankPaused

@@ -12,9 +12,9 @@ import torch
 
 import jdist
 from jdist.client import find
-from jdist.client.blocking import bridge
 from jdist.client.drill.drill import options_like, run_drills
 from jdist.client.drill.trials import TRIALS
+from jdist.client.threads import bridge
 from jdist.core.errors import UsageError
 from support.waits import eventually
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import jdist
-from jdist.client.blocking import bridge
+from jdist.client.threads import bridge
 from jdist.notebook.panel.html import Sight
 from jdist.notebook.panel.panel import ClusterPanel, PanelFollower
 from support.waits import eventually

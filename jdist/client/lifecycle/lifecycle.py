@@ -13,7 +13,7 @@ from jdist.client.lifecycle.local_processes import plan_launch, start_controller
 from jdist.client.lifecycle.origin import OWNERS, this_notebook
 from jdist.client.lifecycle.start import OnProgress, Started, launch
 from jdist.client.link import Link
-from jdist.client.sync.code_sync import SyncedCode
+from jdist.client.sync import SyncedCode
 from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import OBSERVER, Notice, Origin, SetOrigin, StopCluster, Stopped

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import psutil
 
-from jdist.client.aside import aside
 from jdist.client.attachment import Attachment
 from jdist.client.link import CONTROLLER, Link, OnMoved, new_request
+from jdist.client.threads import aside
 from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
 from jdist.core.messages.base import PayloadWire, ProbeWire, QueryFailed, ValueMissing
 from jdist.core.messages.observation import ReadProfile

@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from jdist.client.blocking import bridge
 from jdist.client.cluster import Cluster
 from jdist.client.lifecycle.local_processes import log_path
 from jdist.client.link import new_request
 from jdist.client.run import CellRun
+from jdist.client.threads import bridge
 from jdist.core.errors import JdistError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import Resume

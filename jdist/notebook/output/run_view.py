@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from jdist.client.debug.places import list_places
+from jdist.client.debug import list_places
 from jdist.client.run import CellRun
 from jdist.core.messages.debug import RankPaused
 from jdist.core.observation import Verdict

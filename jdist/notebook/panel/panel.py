@@ -15,9 +15,9 @@ from typing import Any, ParamSpec, TypeVar
 import ipywidgets
 from ipywidgets import Layout
 
-from jdist.client.blocking import bridge
 from jdist.client.cluster import AsyncCluster, Cluster
 from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
+from jdist.client.threads import bridge
 from jdist.core.errors import JdistError
 from jdist.core.messages.status import Notice, StatusReport
 from jdist.core.outcome import WIDGET_VIEW

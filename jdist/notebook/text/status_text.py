@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from jdist.client.debug.places import describe_doing, describe_pause, shortened
+from jdist.client.debug import describe_doing, describe_pause, shortened
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.saving import SaveStatus
 from jdist.core.messages.status import RankFacts, StatusReport

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from jdist.client import find
-from jdist.client.blocking import bridge
 from jdist.client.doctor.diagnosis import Diagnosis
 from jdist.client.doctor.preflight import examine_beforehand
 from jdist.client.drill.drill import options_like, run_drills
 from jdist.client.drill.report import write_json
 from jdist.client.measure.columns import MIME, columns
+from jdist.client.threads import bridge
 from jdist.core.errors import UsageError
 from jdist.core.quantities import parse_count
 from jdist.notebook.options import add_start_options, at_dashes, names_a_start, start_options

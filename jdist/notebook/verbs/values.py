@@ -4,8 +4,8 @@ from argparse import Namespace
 from typing import Any, get_args
 
 from jdist.client.attachment import Ranks
-from jdist.client.blocking import bridge
 from jdist.client.expressions import split_names
+from jdist.client.threads import bridge
 from jdist.client.values.carrier import Carrier
 from jdist.client.values.variable_table import SortKey
 from jdist.core.errors import UsageError, ValueFailed, nearest

@@ -10,7 +10,7 @@ import pytest
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
-from jdist.client.debug.debugging import Debugging
+from jdist.client.debug import Debugging
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.debug import DebugFailure, Pause, RankFailure, RankPaused, ReadStack, Resume, Stack

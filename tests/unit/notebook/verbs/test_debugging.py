@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from jdist.client.debug.places import Places
-from jdist.client.debug.stack_tree import Stacks
+from jdist.client.debug import Places, Stacks
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, Stack

@@ -1,14 +1,14 @@
-"""Blocking: the bridge from blocking code to the client's event loop."""
+"""Threads: the client's event loop on a thread of its own, which blocking code calls, and calls beside that loop."""
 
 import asyncio
 import concurrent.futures
 import functools
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from jdist.core.errors import UsageError
+from jdist.core.errors import UsageError, describe_error
 from jdist.wire.awake_loop import AwakeLoop
 
 R = TypeVar("R")
@@ -56,3 +56,31 @@ class Bridge:
 def bridge() -> Bridge:
     """The process's one bridge."""
     return Bridge()
+
+
+async def aside(call: Callable[[], R]) -> R:
+    """Return or raise what ``call()`` does. If this is cancelled, the call goes on, and its result is dropped."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[R] = loop.create_future()
+
+    def settle(result: R | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)  # type: ignore[arg-type]
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            done.set_exception(error)
+        else:  # a BaseException, such as SystemExit, would end the loop
+            done.set_exception(RuntimeError(describe_error(error)))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except BaseException as e:  # passed on to who waits
+            error = e
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="jdist-aside", daemon=True).start()
+    return await done

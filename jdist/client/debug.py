@@ -1,15 +1,19 @@
-"""Debugging: pause, inspect and resume the ranks of an attached cluster."""
+"""Debugging: pause, inspect and resume the ranks of an attached cluster.
+
+Ranks at the same place are put together: in a list of places, or in one tree of their stacks.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, Ranks
-from jdist.client.debug.places import BLOCKED, Places, describe_unpaused
-from jdist.client.debug.stack_tree import Stacks
 from jdist.client.link import Link, new_request
+from jdist.client.measure.report import peer_text, tensors_text, title
 from jdist.client.run import CellRun
 from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.debug import (
@@ -26,9 +30,210 @@ from jdist.core.messages.debug import (
 from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import RankOp
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
-from jdist.core.ranks import describe_ranks
+from jdist.core.observation import Call
+from jdist.core.outcome import OutcomeKind
+from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 from jdist.core.remedy import Remedy
-from jdist.core.stacks import StepKind
+from jdist.core.stacks import StackFrame, StepKind
+
+_MOST = 16  # Number of places listed.
+_LONGEST = 160  # Characters of a place.
+_LONGEST_RANKS = 40  # Characters of the ranks at a place.
+# How a rank's part of a run has ended, by the kind of its outcome.
+ENDED: Mapping[OutcomeKind | None, str] = {
+    "value": "finished",
+    "error": "failed in",
+    "timeout": "timed out in",
+    "interrupted": "was interrupted in",
+    "lost": "was lost in",
+    None: "is no longer in",  # This client does not follow the run.
+}
+BLOCKED = ("collective", "transfer", "store")  # Kinds of activity that depend on other ranks.
+
+
+# ---------------------------------------------------------------- places
+
+
+class Places(dict[int, RankPaused]):
+    """Where ranks are: ``{rank: RankPaused}``. ``str()`` lists them, with ranks at the same place on one line."""
+
+    def __init__(self, paused: Mapping[int, RankPaused], others: Mapping[int, str]):
+        super().__init__(paused)
+        self.others = dict(others)
+        """``{rank: what it is doing}`` for the ranks that are not paused."""
+
+    def __repr__(self) -> str:
+        return "\n".join(list_places(self, self.others))
+
+
+def list_places(paused: Mapping[int, RankPaused], others: Mapping[int, str]) -> list[str]:
+    """``[0,2-3] train_step, line 8: loss.backward()``: one line for each place, preceded by the ranks there."""
+    texts = {rank: describe_pause(each) for rank, each in paused.items()} | dict(others)
+    alike = sorted(ranks_by(sorted(texts.items())).items(), key=lambda item: item[1])
+    names = [bracketed(ranks) for _, ranks in alike[:_MOST]]
+    width = max(map(len, names), default=0)
+    lines = [f"{name:<{width}} {shortened(text)}" for name, (text, _) in zip(names, alike, strict=False)]
+    if rest := alike[_MOST:]:
+        lines.append(f"… {sum(len(ranks) for _, ranks in rest)} more ranks at {len(rest)} other places")
+    return lines
+
+
+def bracketed(ranks: Iterable[int]) -> str:
+    """``[0,2-3]``; if there are very many ranges, only the first ones and the number of ranks."""
+    text = str(RankSet(ranks))
+    if len(text) > _LONGEST_RANKS:
+        text = f"{text[:_LONGEST_RANKS].rpartition(',')[0]},… {len(set(ranks))} ranks"
+    return f"[{text}]"
+
+
+def shortened(text: str, longest: int = _LONGEST) -> str:
+    """The first line, truncated if it is too long."""
+    text = text.partition("\n")[0]
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def describe_pause(paused: RankPaused) -> str:
+    """``train_step, line 8: loss.backward()``, and why the rank is paused if the line does not show it."""
+    words = f"{paused.at.place}: {paused.at.source}" if paused.at.source else paused.at.place
+    if paused.thread:
+        words += f" (in thread {paused.thread})"
+    if paused.about_to is not None:
+        words += f" · about to call {describe_call(paused.about_to)}"
+    if paused.returns:
+        words += f" · about to return {paused.returns}"
+    if paused.reason == "failure":
+        words += f" · {paused.error or 'failed'}"
+    return words
+
+
+def describe_call(call: Call) -> str:
+    """``all_reduce #18 [16] float32``, ``send [4] float32 to rank 1``."""
+    peer = peer_text(call) if call.peer is not None else ""
+    return " ".join(filter(None, (title(call), tensors_text(call), peer)))
+
+
+def describe_doing(seen: Observation, *, with_seconds: bool = True) -> str:
+    """``all_reduce #17 of world at line 5, 3.2 s``."""
+    doing = seen.doing
+    if doing.kind == "silent":
+        return f"does not answer: {doing.state}"
+    call = doing.calls[0] if doing.calls else None
+    labels = {g.name: g.label or f"ranks {RankSet(g.ranks)}" for g in seen.groups}
+    number = f" #{call.number} of {labels.get(call.group, call.group)}" if call is not None and call.number else ""
+    line = f" at line {doing.line}" if doing.line else ""
+    return f"{doing.op}{number}{line}" + (f", {doing.seconds:.1f} s" if with_seconds else "")
+
+
+def describe_unpaused(row: RankFacts, seen: Observation | None, run: int = 0, ended: OutcomeKind | None = None) -> str:
+    """What a rank that is not paused is doing.
+
+    ``run`` is the run that the rank was in before (0: none), and ``ended`` how its part of that run ended, if known.
+    """
+    if row.state in ("gone", "unreachable", "starting"):
+        return f"is {row.state}"
+    if not row.run:
+        return f"{ENDED[ended]} run {run}" if run else "idle"
+    later = "; pause pending" if row.is_pausing else ""
+    if seen is None or seen.doing.kind in ("idle", "paused"):  # it has moved on since
+        return f"is in run {row.run}{later}"
+    what = describe_doing(seen, with_seconds=False)
+    if seen.doing.kind == "silent":
+        return what + later
+    return f"{'in' if seen.doing.kind in BLOCKED else 'running'} {what}{later}"
+
+
+# ---------------------------------------------------------------- stacks
+
+
+CHOSEN = "◂"  # Marks the frames in which cells run.
+_MOST_LINES = 200
+
+
+class Branch(Struct):
+    """A frame that some ranks have in common, and the frames that it called there."""
+
+    frame: StackFrame
+    ranks: list[int]
+    chosen: list[int]  # Ranks whose cells run in this frame.
+    children: "list[Branch]"
+
+
+class Stacks(dict[int, Stack]):
+    """``{rank: Stack}``. ``str()`` draws the stacks as one tree, and lists what the other ranks are doing."""
+
+    def __init__(self, stacks: Mapping[int, Stack], others: Mapping[int, str]):
+        super().__init__(stacks)
+        self.others = dict(others)
+        """``{rank: what it is doing}`` for the ranks that are not paused."""
+
+    def __repr__(self) -> str:
+        drawn = list(_draw(merge(self)))
+        if len(drawn) > _MOST_LINES:
+            drawn = [*drawn[:_MOST_LINES], f"… {len(drawn) - _MOST_LINES} more lines; use -r to select ranks"]
+        causes: dict[int, str] = {}
+        for rank, stack in self.items():
+            thread = f"in thread {stack.thread}" if stack.thread else ""
+            causes[rank] = " · ".join(filter(None, (stack.error, thread)))
+        notes = list_places({}, {rank: text for rank, text in causes.items() if text})
+        return "\n".join([*drawn, *notes, *list_places({}, self.others)])
+
+
+def listed(stack: Stack) -> list[int]:
+    """The indexes of the frames that the tree shows: those of user code, and the one in which cells run."""
+    return [index for index, frame in enumerate(stack.frames) if frame.is_user_code or index == stack.chosen]
+
+
+def merge(stacks: Mapping[int, Stack]) -> list[Branch]:
+    """The outermost frames of the tree, with those frames of each rank that are :func:`listed`."""
+    roots: list[Branch] = []
+    for rank, stack in sorted(stacks.items()):
+        level = roots
+        for index in listed(stack):
+            frame = stack.frames[index]
+            branch = next((each for each in level if _is_same(each.frame, frame)), None)
+            if branch is None:
+                branch = Branch(frame, [], [], [])
+                level.append(branch)
+            branch.ranks.append(rank)
+            if index == stack.chosen:
+                branch.chosen.append(rank)
+            level = branch.children
+    return roots
+
+
+def _is_same(one: StackFrame, other: StackFrame) -> bool:
+    return (one.function, one.file, one.line, one.run) == (other.function, other.file, other.line, other.run)
+
+
+def _draw(level: list[Branch], margin: str = "") -> Iterator[str]:
+    """A line for each frame."""
+    for place, branch in enumerate(level):
+        is_last = place == len(level) - 1
+        lead, below = ("", "") if not margin and len(level) == 1 else ("└─ ", "   ") if is_last else ("├─ ", "│  ")
+        yield from _draw_chain(branch, f"{margin}{lead}{bracketed(branch.ranks)} ", margin + below)
+
+
+def _draw_chain(branch: Branch, lead: str, margin: str) -> Iterator[str]:
+    """The frame and, below it, the frames that it called; those in which ranks differ are indented."""
+    while True:
+        yield lead + _text(branch)
+        lead = f"{margin}   "
+        if len(branch.children) != 1 or branch.children[0].ranks != branch.ranks:
+            break
+        branch = branch.children[0]
+    yield from _draw(branch.children, f"{margin} ")
+
+
+def _text(branch: Branch) -> str:
+    frame = branch.frame
+    text = shortened(f"{frame.place}: {frame.source}" if frame.source else frame.place)
+    if not branch.chosen:
+        return text
+    whose = "cells" if branch.chosen == branch.ranks else f"cells of {bracketed(branch.chosen)}"
+    return f"{text}  {CHOSEN} {whose} run here"
+
+
+# ---------------------------------------------------------------- pausing and resuming
 
 _ANSWER = 5.0  # Seconds for a rank to answer a query.
 _GLANCE = 0.5  # Seconds for a rank to report what it is doing.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.client.sync.tree import SyncSource
+from jdist.client.sync import SyncSource
 from jdist.core.errors import UsageError
 
 
