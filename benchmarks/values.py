@@ -21,7 +21,7 @@ from measuring.table import MILLISECONDS, Table, cannot_run, pairs
 import jdist
 from jdist.client.attachment import Attachment
 from jdist.client.threads import bridge
-from jdist.client.values.carrier import Carrier
+from jdist.client.variables.carrier import Carrier
 from jdist.core.messages.base import ProbeWire
 
 TURNS = 15

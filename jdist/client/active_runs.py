@@ -1,12 +1,12 @@
-"""Active runs: the cells that a client has submitted, each fed with the controller's messages about it."""
+"""Active runs: the part of a cluster that runs cells, and feeds each with the controller's messages about it."""
 
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from jdist.client.attachment import Attachment, Ranks
-from jdist.client.expressions import script_cell
 from jdist.client.link import new_request
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
@@ -15,6 +15,7 @@ from jdist.core.messages.debug import FollowRun, RunFollowed
 from jdist.core.messages.records import ReadRun, RunRecord
 from jdist.core.messages.runs import CellSpec, InputReply, Interrupt, MetricsLogged, RunAccepted, RunCell
 from jdist.core.messages.status import Stopped
+from jdist.core.rank_code import run_script
 
 
 class ActiveRuns:
@@ -216,3 +217,11 @@ class ActiveRuns:
         if run.is_done:
             self._runs.pop(number, None)
             self._ended[number] = run
+
+
+def script_cell(path: str, args: Sequence[str] = (), *, in_job: bool = False) -> str:
+    """A cell that runs the script at ``path`` as ``__main__``. Raises UsageError when it is not there."""
+    script = Path(path).expanduser()
+    if not script.is_file():
+        raise UsageError(f"there is no script {path!r} here ({Path.cwd()})")
+    return run_script(str(script.resolve()), args, in_job=in_job)

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from msgspec.structs import replace
 
 from jdist.client import find
-from jdist.client.active_runs import ActiveRuns
+from jdist.client.active_runs import ActiveRuns, script_cell
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.debug import Debugging
-from jdist.client.doctor.collect import examine_briefly
-from jdist.client.doctor.diagnosis import Finding
-from jdist.client.expressions import script_cell
+from jdist.client.doctor.examine import examine_briefly
+from jdist.client.doctor.findings import Finding
 from jdist.client.history import History
-from jdist.client.lifecycle.earlier import end_earlier
-from jdist.client.lifecycle.lifecycle import ClusterLifecycle
+from jdist.client.lifecycle.lifecycle import ClusterLifecycle, end_earlier
 from jdist.client.lifecycle.nodes import Nodes
 from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
 from jdist.client.link import Link
@@ -32,8 +30,8 @@ from jdist.client.run import CellRun
 from jdist.client.session import NamedGroups, Saving
 from jdist.client.sync import SyncedCode
 from jdist.client.threads import bridge
-from jdist.client.values.carrier import Carrier
-from jdist.client.values.variables import Variables
+from jdist.client.variables.carrier import Carrier
+from jdist.client.variables.variables import Variables
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.profile import profile_options

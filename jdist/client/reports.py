@@ -1,27 +1,93 @@
-"""Reports: what a cluster answers about itself: status, stacks, traces, profiles, resources, logs and findings."""
+"""Reports: what a cluster answers about itself: status, stacks, traces, profiles, resources, logs and findings.
 
+The debug log merges the newest log records of a cluster's controller, agents and workers, and of this client, by time.
+Other hosts' times are corrected by the offsets of their clocks (RFC 5905, section 8). The controller runs on this host.
+"""
+
+import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, Ranks
-from jdist.client.doctor.collect import examine
-from jdist.client.doctor.debug_log import DebugLogs, collect_logs
-from jdist.client.doctor.diagnosis import Diagnosis
-from jdist.client.link import new_request
+from jdist.client.doctor.examine import examine
+from jdist.client.doctor.findings import Diagnosis
+from jdist.client.link import CONTROLLER, Link, new_request
 from jdist.client.measure.resources import Resources, collect_resources
+from jdist.client.measure.timeline import read_clocks
 from jdist.client.measure.trace import Trace, collect_trace
 from jdist.client.run import CellRun
-from jdist.client.values.carrier import Carrier
+from jdist.client.variables.carrier import Carrier
 from jdist.core.errors import UsageError
-from jdist.core.messages.introspection import Console, ConsoleAt, Logs, LogText
+from jdist.core.messages.base import QueryFailed
+from jdist.core.messages.introspection import Console, ConsoleAt, DebugLog, DebugRecord, GetDebugLog, Logs, LogText
 from jdist.core.messages.observation import GetStack, Observation, Observe, StackText
 from jdist.core.messages.resources import MOST_SECONDS
-from jdist.core.messages.status import StatusReport, StatusRequest
+from jdist.core.messages.status import ClusterFacts, StatusReport, StatusRequest
 from jdist.core.profile import profile_options
+from jdist.wire import log
 
 if TYPE_CHECKING:
     from jdist.client.measure.profile import Profile
+
+
+_TIMEOUT = 5.0
+
+
+class DebugEntry(Struct, frozen=True):
+    """One record and the process that logged it. ``str()`` is a line, with the traceback, if any, below."""
+
+    time: float  # Seconds since the epoch, by this host's clock.
+    process: str  # "controller", "client", "node 1" for its agent, "rank 3" for its worker.
+    record: DebugRecord
+
+    def __str__(self) -> str:
+        at = time.strftime("%H:%M:%S", time.localtime(self.time)) + f".{int(self.time % 1 * 1000):03}"
+        source = self.process if self.process == self.record.floor else f"{self.process} {self.record.floor}"
+        return f"{at} {source} {self.record.level}: {self.record.text}"
+
+
+class DebugLogs(Struct, frozen=True):
+    """Records of all processes, oldest first. ``str()`` has a line for each."""
+
+    entries: tuple[DebugEntry, ...]
+    missing: dict[str, str]  # Processes that did not answer, and why.
+
+    def __str__(self) -> str:
+        absent = (f"{process} did not answer: {why}" for process, why in self.missing.items())
+        return "\n".join([*map(str, self.entries), *absent]) or "no process has logged anything"
+
+
+async def collect_logs(link: Link, facts: ClusterFacts, lines: int) -> DebugLogs:
+    """The newest ``lines`` records of all processes together."""
+    op, topology = GetDebugLog(lines), facts.topology
+    ranks = tuple(range(topology.world_size))  # none while no node is here; the controller answers once more then
+    nodes = [place for place, host in enumerate(facts.hostnames) if host]
+    clocks, of_controller, of_nodes, of_ranks = await asyncio.gather(
+        read_clocks(link, nodes, _TIMEOUT, readings=1),
+        link.query((), op, _TIMEOUT),
+        link.query_nodes(nodes, op, _TIMEOUT),
+        link.query(ranks, op, _TIMEOUT),
+    )
+    offsets = {node: c.offset for node, c in clocks.items() if abs(c.offset) > c.error}  # else it is noise
+    answers: list[tuple[str, float, object]] = [("controller", 0.0, of_controller[CONTROLLER])]
+    answers += [(f"node {n}", offsets.get(n, 0.0), of_nodes[n]) for n in sorted(of_nodes)]
+    answers += [(f"rank {r}", offsets.get(topology.place(r), 0.0), of_ranks[r]) for r in ranks]
+    answers.append(("client", 0.0, DebugLog(log.newest(lines))))
+    entries: list[DebugEntry] = []
+    missing: dict[str, str] = {}
+    for process, offset, answer in answers:
+        if isinstance(answer, DebugLog):
+            entries += [DebugEntry(record.time - offset, process, record) for record in answer.records]
+        else:
+            missing[process] = answer.reason if isinstance(answer, QueryFailed) else f"it sent {answer}"
+    return DebugLogs(tuple(sorted(entries, key=lambda entry: entry.time)[-lines:]), missing)
+
+
+# ---------------------------------------------------------------- reports
 
 
 class Reports:

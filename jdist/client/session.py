@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, Ranks
-from jdist.client.expressions import split_names
 from jdist.client.history import GroupStep, MeshStep
 from jdist.client.link import new_request
+from jdist.client.variables.variables import split_names
 from jdist.core import rank_code
 from jdist.core.errors import UsageError, ValueFailed
 from jdist.core.manifest import LoadReport, Manifest, Omission, SaveReport

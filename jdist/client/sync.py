@@ -21,7 +21,7 @@ from watchfiles import awatch
 
 from jdist.client.attachment import Attachment
 from jdist.client.history import Annotation
-from jdist.client.values.carrier import Carrier, OnProgress
+from jdist.client.variables.carrier import Carrier, OnProgress
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.code import (

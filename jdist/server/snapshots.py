@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from jdist.client.debug import describe_pause
 from jdist.client.measure.resources import Resources
-from jdist.client.values.variable_table import Comparison, VariableTable, Variant
+from jdist.client.variables.table import Comparison, VariableTable, Variant
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.groups import GroupSpec
 from jdist.core.messages.observation import Observation
@@ -386,7 +386,7 @@ class VariantRow(Struct, frozen=True):
 
 
 class VariableRow(Struct, frozen=True):
-    """A name; see :class:`jdist.client.values.variable_table.Variable`."""
+    """A name; see :class:`jdist.client.variables.table.Variable`."""
 
     name: str
     comparison: Comparison

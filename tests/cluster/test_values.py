@@ -24,7 +24,7 @@ import torch
 import jdist
 from jdist.client.attachment import Attachment
 from jdist.client.threads import bridge
-from jdist.client.values.carrier import Carrier
+from jdist.client.variables.carrier import Carrier
 from jdist.core.errors import NotPicklable
 from jdist.core.messages.base import ProbeWire
 from jdist.notebook.output.screen import TerminalScreen

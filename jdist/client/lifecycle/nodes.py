@@ -10,8 +10,7 @@ from jdist.client import find
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.history import Annotation
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
-from jdist.client.lifecycle.local_processes import plan_launch
-from jdist.client.lifecycle.start import OnWaiting, Started, Waiting, print_waiting, wait_launched
+from jdist.client.lifecycle.start import OnWaiting, Started, Waiting, plan_launch, print_waiting, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
 from jdist.client.sync import SyncedCode
 from jdist.core.errors import LaunchError, UsageError

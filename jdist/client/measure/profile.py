@@ -18,7 +18,7 @@ from jdist.client.measure.report import TraceReport, line_of
 from jdist.client.measure.shares import Filled, Place, RankOperators, Shares, places, shares, with_ends
 from jdist.client.measure.trace import Trace, collect_trace
 from jdist.client.run import CellRun
-from jdist.client.values.carrier import Carrier
+from jdist.client.variables.carrier import Carrier
 from jdist.core.errors import UsageError
 from jdist.core.messages.observation import RankTrace
 from jdist.core.profile import RankProfile

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from jdist.client.cluster import Cluster
-from jdist.client.lifecycle.local_processes import log_path
+from jdist.client.lifecycle.start import log_path
 from jdist.client.link import new_request
 from jdist.client.run import CellRun
 from jdist.client.threads import bridge

@@ -4,7 +4,7 @@ import html
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from jdist.client.doctor.diagnosis import Diagnosis, Examination
+from jdist.client.doctor.findings import Diagnosis, Examination
 from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
 from jdist.core.quantities import format_memory
 from jdist.core.ranks import RankSet, ranks_by

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Sequence
 
-from jdist.client.drill.report import Drill, Trial
+from jdist.client.drill import Drill, Trial
 from jdist.core.quantities import format_count, format_duration
 from jdist.core.table import Table
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jdist.client.metrics.pictures import histogram_line, histogram_svg, thumb_svg
-from jdist.client.values.variable_table import COMPARED, Variable, VariableTable, Variant, format_range
+from jdist.client.variables.table import COMPARED, Variable, VariableTable, Variant, format_range
 from jdist.core.quantities import format_count, format_memory
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 from jdist.core.table import Table

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from jdist.client import find
 from jdist.client.cluster import AsyncCluster, Cluster
-from jdist.client.lifecycle.earlier import EarlierCluster, find_earlier, is_same_start, keeps
+from jdist.client.lifecycle.lifecycle import EarlierCluster, find_earlier, is_same_start, keeps
 from jdist.client.lifecycle.start import Progress, Waiting, make_settings
 from jdist.client.threads import bridge
 from jdist.core.errors import UsageError

@@ -4,10 +4,10 @@ from argparse import Namespace
 from typing import Any, get_args
 
 from jdist.client.attachment import Ranks
-from jdist.client.expressions import split_names
 from jdist.client.threads import bridge
-from jdist.client.values.carrier import Carrier
-from jdist.client.values.variable_table import SortKey
+from jdist.client.variables.carrier import Carrier
+from jdist.client.variables.table import SortKey
+from jdist.client.variables.variables import split_names
 from jdist.core.errors import UsageError, ValueFailed, nearest
 from jdist.core.quantities import expression, expression_part
 from jdist.core.ranks import RankSet

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from jdist.client.attachment import Attachment
-from jdist.client.values.carrier import Carrier
+from jdist.client.variables.carrier import Carrier
 from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.values import Evaluated, Fetch
 from jdist.wire.values.objects import encode

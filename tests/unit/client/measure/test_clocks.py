@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jdist.client.clocks import Clock, Clocks, read_clocks
+from jdist.client.measure.timeline import Clock, Clocks, read_clocks
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.nodes import ClockReading
 from support.madeup import facts, shifted, steps, trace

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.client.values.histogram import Bins, common_bins, histogram_of
+from jdist.client.variables.variables import Bins, common_bins, histogram_of
 from jdist.core.messages.values import BinnedElements
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jdist.client.doctor.debug_log import DebugLogs, collect_logs
 from jdist.client.link import CONTROLLER
+from jdist.client.reports import DebugLogs, collect_logs
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.introspection import DebugLog, DebugRecord
 from jdist.core.messages.nodes import ClockReading, ReadClock
@@ -46,7 +46,7 @@ def found(lines: int) -> DebugLogs:
 @pytest.fixture(autouse=True)
 def _own_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without those that other tests have logged in this process."""
-    monkeypatch.setattr("jdist.client.doctor.debug_log.log.newest", lambda _: ())
+    monkeypatch.setattr("jdist.client.reports.log.newest", lambda _: ())
 
 
 def test_records_are_merged_by_corrected_time() -> None:

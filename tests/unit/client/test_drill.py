@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from jdist.client.drill import drill as module
-from jdist.client.drill.drill import run_drills
-from jdist.client.drill.drilled_cluster import DrilledCluster, NotTried, Unmet
-from jdist.client.drill.report import Drill, Trial, write_json
+from jdist.client import drill as module
+from jdist.client.drill import Drill, DrilledCluster, NotTried, Trial, Unmet, run_drills, write_json
 from jdist.client.lifecycle.start import Waiting
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.topology import Topology

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdist.client.values.compare import check
+from jdist.client.variables.variables import check
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.protocol import RankOp, RankReplyBody

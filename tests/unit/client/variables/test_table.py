@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jdist.client.values.variable_table import VariableTable, merge_lists
+from jdist.client.variables.table import VariableTable, merge_lists
 from jdist.core.errors import UsageError
 from jdist.core.messages.values import VariableFacts, VariableList
 from jdist.notebook.text.variable_text import variable_rows
