@@ -40,7 +40,7 @@ class Nodes:
         self._lifecycle = lifecycle
         self._code = code
 
-    async def restart(self, ranks: Ranks) -> None:
+    async def restart(self, ranks: Ranks = None) -> None:
         """Replace the processes of ``ranks``; their namespaces are lost, the world is re-formed.
 
         Where a rank's node has lost its agent, another is started, for all of the node's ranks. Raises UsageError with
