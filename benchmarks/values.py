@@ -19,9 +19,9 @@ from measuring.frontend import IDLE, private_runtime
 from measuring.table import MILLISECONDS, Table, cannot_run, pairs
 
 import jdist
-from jdist.client.blocking import bridge
-from jdist.client.link import Link
-from jdist.client.values.carrier import Carrier
+from jdist.client.attachment import Attachment
+from jdist.client.threads import bridge
+from jdist.client.variables.carrier import Carrier
 from jdist.core.messages.base import ProbeWire
 
 TURNS = 15
@@ -47,8 +47,8 @@ class Elsewhere(Carrier):
     nodes; without, it is on a third one.
     """
 
-    def __init__(self, link: Link, *, beside_controller: bool):
-        super().__init__(link)
+    def __init__(self, attachment: Attachment, *, beside_controller: bool):
+        super().__init__(attachment)
         self._beside = self.probe if beside_controller else None
         self.probe = ProbeWire(f"/dev/shm/jdist-{self._cluster}-{secrets.token_hex(16)}", secrets.token_hex(32))
 
@@ -113,7 +113,6 @@ def pull_shared(cluster: jdist.Cluster, table: Table, data: memoryview) -> None:
 
 
 def pull_tcp(cluster: jdist.Cluster, table: Table) -> None:
-    link = cluster.asynchronous.link
     used = memoryview(bytearray(NBYTES))
     print(
         "floor: as many bytes over one plain connection on loopback, from a process that has them in memory\n"
@@ -125,7 +124,7 @@ def pull_tcp(cluster: jdist.Cluster, table: Table) -> None:
         )
         try:
             for beside, where in ((True, "beside the controller"), (False, "on a third host")):
-                far = Elsewhere(link, beside_controller=beside)
+                far = Elsewhere(cluster.asynchronous.attachment, beside_controller=beside)
                 for what, into in (("used memory", used), ("new memory", None)):
                     measured = pairs(partial(_pull_by, far), partial(receive, server, sender, into), TURNS, warm_up=2)
                     table.row(f"{where}; floor into {what}", measured, MILLISECONDS, TCP_AIM if beside else None)

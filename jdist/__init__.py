@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from jdist.core import __version__
 
 if TYPE_CHECKING:
-    from jdist.client.blocking import Cluster, attach, list_clusters, start
-    from jdist.client.cluster import AsyncCluster
-    from jdist.client.measure.metrics import Metrics
+    from jdist.client.cluster import AsyncCluster, Cluster, attach, list_clusters, start
     from jdist.client.measure.profile import Profile
     from jdist.client.measure.trace import Trace
+    from jdist.client.metrics.logged import Metrics
     from jdist.client.run import CellRun
     from jdist.core.errors import (
         CellError,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from jdist.core.outcome import ErrorInfo, Outcome
     from jdist.core.profile import ProfileOptions
     from jdist.notebook.export import export
-    from jdist.notebook.panel import panel
+    from jdist.notebook.open_panel import panel
     from jdist.worker.debug.breakpoints import breakpoint  # noqa: A004 — it does what Python's own does, under a condition
     from jdist.worker.groups.on_reform import on_reform
     from jdist.worker.metrics import log
@@ -44,14 +43,13 @@ if TYPE_CHECKING:
 
 # The modules of the public names that are no errors.
 _HOMES = {
-    **dict.fromkeys(("Cluster", "attach", "list_clusters", "start"), "jdist.client.blocking"),
-    "AsyncCluster": "jdist.client.cluster",
+    **dict.fromkeys(("AsyncCluster", "Cluster", "attach", "list_clusters", "start"), "jdist.client.cluster"),
     "CellRun": "jdist.client.run",
     "on_reform": "jdist.worker.groups.on_reform",
     "breakpoint": "jdist.worker.debug.breakpoints",
     "export": "jdist.notebook.export",
-    "panel": "jdist.notebook.panel",
-    "Metrics": "jdist.client.measure.metrics",
+    "panel": "jdist.notebook.open_panel",
+    "Metrics": "jdist.client.metrics.logged",
     "Profile": "jdist.client.measure.profile",
     "ProfileOptions": "jdist.core.profile",
     "log": "jdist.worker.metrics",
@@ -102,8 +100,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'jdist' has no attribute {name!r}")
     home = _HOMES.get(name, "jdist.core.errors")
-    if home == "jdist.client.blocking":
-        importlib.import_module("jdist.notebook.panel")  # gives Cluster its panel
+    if home == "jdist.client.cluster":
+        importlib.import_module("jdist.notebook.open_panel")  # gives Cluster its panel
     found = globals()[name] = getattr(importlib.import_module(home), name)  # not sought again: some are called in loops
     return found
 

@@ -21,8 +21,8 @@ import pytest
 import zmq
 
 import jdist
-from jdist.client.blocking import bridge
 from jdist.client.link import _shared_context
+from jdist.client.threads import bridge
 from support import forked_nodes
 from support.leaks import Traces
 from support.shared_cluster import IDLE_TIMEOUT, SharedCluster

@@ -100,7 +100,7 @@ def _members(cls: type) -> dict[str, Any]:
         if not base.__module__.startswith("jdist"):
             continue
         for name, member in vars(base).items():
-            unwrapped = getattr(cls, name) if isinstance(member, classmethod | staticmethod) else member
+            unwrapped = member if isinstance(member, property) else getattr(cls, name)
             if not name.startswith("_") and name not in found and (callable(unwrapped) or isinstance(member, property)):
                 found[name] = unwrapped
     return found

@@ -1,24 +1,37 @@
-"""Active runs: the cells that a client has submitted, each fed with the controller's messages about it."""
+"""Active runs: the part of a cluster that runs cells, and feeds each with the controller's messages about it."""
 
 import asyncio
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
-from jdist.client.attachment import Attachment
+from jdist.client.attachment import Attachment, Ranks
 from jdist.client.link import new_request
 from jdist.client.run import CellRun
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import FollowRun, RunFollowed
-from jdist.core.messages.runs import CellSpec, Interrupt, MetricsLogged, ReadRun, RunAccepted, RunCell, RunRecord
+from jdist.core.messages.runs import (
+    CellSpec,
+    InputReply,
+    Interrupt,
+    MetricsLogged,
+    ReadRun,
+    RunAccepted,
+    RunCell,
+    RunRecord,
+)
 from jdist.core.messages.status import Stopped
+from jdist.core.rank_code import run_script
 
 
 class ActiveRuns:
-    """A client's runs by number. All methods are called on the link's loop."""
+    """The part of a cluster that runs cells: its runs by number. All methods are called on the link's loop."""
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
+        attachment.route(self.handle)
         self._runs: dict[int, CellRun] = {}
         # Runs that are over, while a caller holds them: threads of the cell may still write output.
         self._ended: weakref.WeakValueDictionary[int, CellRun] = weakref.WeakValueDictionary()
@@ -26,8 +39,59 @@ class ActiveRuns:
         self._accepted: dict[str, CellRun] = {}  # Their runs, until the submitters take them; some end before that.
         self._to_follow: set[str] = set()  # Requests to follow a run.
 
-    async def submit(self, cell: RunCell) -> CellRun:
-        """Send a cell to the controller. Raises UsageError when it refuses the cell."""
+    async def run(  # noqa: PLR0913 — the options of a cell, by name
+        self,
+        code: str,
+        ranks: Ranks = None,
+        *,
+        group: str | None = None,
+        timeout: float | None = None,
+        check: bool = True,
+        background: bool = False,
+        allow_stdin: bool = False,
+        setup: bool = False,
+        internal: bool = False,
+        hold: bool = False,
+        in_failure: bool = False,
+    ) -> CellRun:
+        """Run ``code`` on ranks and wait for it (not with ``background``). On a paused rank, it runs in its frame.
+
+        ``timeout`` counts seconds from the moment when the ranks start on it; pauses do not count. With ``hold``, a
+        failure pauses the rank where it happened; with ``in_failure``, the cell runs where the ranks' last cell failed
+        (see :meth:`debug`). Raises CellError (CellTimeout, RankLost, CellInterrupted) when a rank failed, unless
+        ``check`` is False; the run is on the error.
+
+        >>> (await cluster.run("x = rank * 10; x", ranks="0-3", timeout=20)).values
+        {0: 0, 1: 10, 2: 20, 3: 30}
+        """
+        run = await self.submit(
+            code,
+            self._attachment.select_paused(ranks, group),
+            timeout=timeout,
+            allow_stdin=allow_stdin,
+            is_setup=setup,
+            is_internal=internal,
+            holds=hold,
+            in_failure=in_failure,
+        )
+        return run if background else await self.wait(run, check=check)
+
+    async def run_async(self, code: str, ranks: Ranks = None, *, timeout: float | None = None) -> CellRun:
+        """Run ``code`` and return at once; wait with ``run.wait()`` or ``await run``."""
+        return await self.run(code, ranks, timeout=timeout, background=True)
+
+    async def run_script(
+        self, path: str, args: Sequence[str] = (), ranks: Ranks = None, *, timeout: float | None = None
+    ) -> CellRun:
+        """Run a torchrun script on every rank as ``__main__``, in the live session."""
+        return await self.run(script_cell(path, args), ranks, timeout=timeout)
+
+    async def submit(self, /, code: str, ranks: tuple[int, ...], **options: Any) -> CellRun:
+        """Send a cell to the ranks and return its run without waiting for it. Raises UsageError when it is refused.
+
+        ``options`` are the fields of :class:`~jdist.core.messages.runs.CellSpec`.
+        """
+        cell = RunCell(new_request(), CellSpec(code, **options), ranks)
         if cell.spec.timeout is not None and not cell.spec.timeout > 0:
             raise UsageError(f"a timeout is a positive number of seconds, not {cell.spec.timeout}")
         await self._attachment.send_import_path()
@@ -47,6 +111,18 @@ class ActiveRuns:
             history.add_cell(run, cell.spec.code, world_size, is_setup=cell.spec.is_setup, is_inner=is_inner)
         return run
 
+    async def answer_input(self, run: int, rank: int, text: str) -> None:
+        """Send the line that the user typed to a rank that reads input()."""
+        self._attachment.link.send(InputReply(run, rank, text))
+
+    async def interrupt(self, ranks: Ranks = None, *, run: int = 0) -> None:
+        """Stop what runs on ``ranks``, or one run; every namespace is kept and the world re-formed.
+
+        Raises UsageError if ``run`` is over.
+        """
+        chosen = () if ranks is None else self._attachment.select(ranks)
+        await self._attachment.link.request(Interrupt(new_request(), chosen, run), object)
+
     def __contains__(self, number: int) -> bool:
         return number in self._runs
 
@@ -54,23 +130,27 @@ class ActiveRuns:
         """A run that is not over; None if it is, or if this client does not follow it."""
         return self._runs.get(number)
 
-    async def follow(self, number: int) -> CellRun:
-        """The run of this number, which this client may not have begun. Raises UsageError if it is over or unknown."""
-        if (known := self._runs.get(number)) is not None:
+    async def follow(self, run: int) -> CellRun:
+        """Follow a run that was started before this client attached, or by another client.
+
+        It has the output from now on only. Raises UsageError if the run is over or unknown.
+        """
+        if (known := self._runs.get(run)) is not None:
             return known
         request = new_request()
         self._to_follow.add(request)
         try:
-            await self._attachment.link.request(FollowRun(request, number), RunFollowed)
+            await self._attachment.link.request(FollowRun(request, run), RunFollowed)
             return self._accepted[request]
         finally:
             self._to_follow.discard(request)
             self._accepted.pop(request, None)
 
-    async def read(self, number: int) -> CellRun:
-        """The run of this number (0: the newest), as the controller has recorded it so far.
+    async def read_run(self, number: int = 0) -> CellRun:
+        """A run of this cluster (0: the newest), also one of another notebook: what it has written, and how it ended.
 
-        Raises UsageError if it is not kept any more.
+        The controller keeps this of the newest runs, without values; ``outcomes`` has it by rank. Raises UsageError if
+        it is not kept any more.
         """
         record = await self._attachment.link.request(ReadRun(new_request(), number), RunRecord)
         run = CellRun(record.run, record.ranks, self._attachment.facts.topology, self._interrupter())
@@ -90,12 +170,19 @@ class ActiveRuns:
             run.check()
         return run
 
-    async def run_internal(self, code: str, *, check: bool = True) -> CellRun:
-        """Run a cell of jdist's own on every rank and wait for it."""
-        ranks = self._attachment.select()
-        return await self.wait(
-            await self.submit(RunCell(new_request(), CellSpec(code, is_internal=True), ranks)), check=check
-        )
+    async def run_internal(self, code: str, ranks: tuple[int, ...] = ()) -> CellRun:
+        """Run a cell of jdist's own on ranks, by default all, and wait for it. Raises CellError."""
+        return await self.wait(await self.submit(code, ranks or self._attachment.select(), is_internal=True))
+
+    async def run_refusable(self, code: str, ranks: tuple[int, ...] = ()) -> CellRun:
+        """Run a cell of jdist's own, as :meth:`run_internal` does. Raises UsageError where the ranks do."""
+        run = await self.submit(code, ranks or self._attachment.select(), is_internal=True)
+        await self.wait(run, check=False)
+        errors = [o.error for o in run.outcomes.values() if o.error is not None and o.error.ename == "UsageError"]
+        if errors:
+            raise UsageError(errors[0].evalue)
+        run.check()
+        return run
 
     def interrupt_now(self, run: int) -> None:
         """Send an interrupt without waiting for the answer. Does nothing once the cluster is lost."""
@@ -138,3 +225,11 @@ class ActiveRuns:
         if run.is_done:
             self._runs.pop(number, None)
             self._ended[number] = run
+
+
+def script_cell(path: str, args: Sequence[str] = (), *, in_job: bool = False) -> str:
+    """A cell that runs the script at ``path`` as ``__main__``. Raises UsageError when it is not there."""
+    script = Path(path).expanduser()
+    if not script.is_file():
+        raise UsageError(f"there is no script {path!r} here ({Path.cwd()})")
+    return run_script(str(script.resolve()), args, in_job=in_job)

@@ -317,9 +317,10 @@ class Link:
             return
         self.lost = reason
         _log.info("cluster %s: %s", self.connection.name, reason)
+        stopped = Stopped(reason, self.remedies if self.is_orphaned else ())
         for queue in self._waiting.values():
-            queue.put_nowait(Stopped(reason))
-        self._on_event(Stopped(reason))
+            queue.put_nowait(stopped)
+        self._on_event(stopped)
         self._wake()
 
     def _wake(self) -> None:

@@ -2,15 +2,14 @@
 
 import sys
 
-from jdist.client.blocking import Cluster
+from jdist.client.cluster import Cluster
 from jdist.core.errors import CellError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch
 from jdist.notebook.batch.rules import exit_code
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
-from jdist.notebook.verbs import VERBS, call
-from jdist.notebook.verbs.registry import never
+from jdist.notebook.verbs.registry import VERBS, call, never
 
 COMMANDS = {name: verb.summary for name, verb in VERBS.items() if verb.attaches is not None}
 

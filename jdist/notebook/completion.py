@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 from IPython.utils.tokenutil import token_at_cursor
 
-from jdist.client.blocking import Cluster, bridge
+from jdist.client.cluster import Cluster
+from jdist.client.threads import bridge
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.values import Completed
 from jdist.core.quantities import HelpWanted

@@ -31,7 +31,7 @@ from jdist.core.topology import Mesh
 from jdist.notebook.text.remedy_text import typed
 
 if TYPE_CHECKING:
-    from jdist.client.blocking import Cluster
+    from jdist.client.cluster import Cluster
 
 
 _MAGICS: tuple[Any, ...] = (ipython.MagicAssign, ipython.SystemAssign, ipython.EscapedCommand, ipython.HelpEnd)

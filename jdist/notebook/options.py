@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from jdist.client.expressions import split_outside
+from jdist.client.variables.variables import split_outside
 from jdist.core.errors import UsageError
 from jdist.core.profile import parse_schedule
 from jdist.core.quantities import ArgumentParser, expression, parse_count, parse_duration

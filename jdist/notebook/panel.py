@@ -1,16 +1,12 @@
-"""The widget panel: a cluster looked at and steered in a notebook, with ipywidgets only.
+"""The widget panel: a cluster looked at and steered in a notebook, with ipywidgets only, also while a cell runs.
 
-The panel as HTML: what is known of a cluster. Readable without any style; colours are Jupyter's, with fallbacks that
-suit light and dark. A state is a sign and a word, never a colour alone.
-
-Panel: widgets that show the session's cluster, with buttons that act on its ranks, also while a cell runs.
+It is HTML that is readable without any style; colours are Jupyter's, with fallbacks that suit light and dark. A state
+is a sign and a word, never a colour alone.
 
 A front end that can sends a widget's messages to a subshell of the kernel, a thread beside the one in which cells run
 (JupyterLab since 4.4, ipykernel since 7.0). But ipykernel (7.4) delivers them where the widget was last written from,
 so one that was made by a cell receives clicks only after the cell. Written without a parent message, it receives them
 where the front end says, hence :class:`ParentlessContext`.
-
-Opens a panel where one can be shown, and otherwise says why not.
 """
 
 import asyncio
@@ -26,10 +22,10 @@ import ipywidgets
 from ipywidgets import Layout
 from msgspec import Struct, structs
 
-from jdist.client.blocking import Cluster, bridge
-from jdist.client.cluster import AsyncCluster
+from jdist.client.cluster import AsyncCluster, Cluster
 from jdist.client.follow import ANSWER_TIMEOUT, RETRY_AFTER, ClusterFollower, Observations, watched_pause
-from jdist.core.errors import JdistError, UsageError, sentence
+from jdist.client.threads import bridge
+from jdist.core.errors import JdistError, sentence
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import Notice, RankFacts, StatusReport
 from jdist.core.outcome import WIDGET_VIEW
@@ -586,34 +582,3 @@ def _set_visible(widget: Any, is_visible: bool) -> None:
     display = None if is_visible else "none"
     if widget.layout.display != display:
         widget.layout.display = display
-
-
-def panel(cluster: Cluster) -> "Panel":
-    """A panel of ``cluster`` for the notebook that this is called in; as a cell's last expression it is shown.
-
-    Ranks, groups, verdicts, and buttons that interrupt, restart, pause and continue. Raises UsageError outside a
-    notebook.
-    """
-    return open_panel(cluster, None)
-
-
-Cluster.panel = panel  # type: ignore[assignment]
-
-
-def open_panel(cluster: Cluster | None, session: Session | None) -> "Panel":
-    """A panel; with a session it shows the cluster that the session uses."""
-    try:
-        import ipywidgets  # noqa: F401 — is it here?
-
-    except ImportError as e:
-        raise UsageError(
-            f"the panel needs ipywidgets, which this kernel's environment lacks ({e}): pip install 'ipywidgets>=8.1'"
-        ) from e
-    from IPython.core.getipython import get_ipython
-
-    kernel = getattr(get_ipython(), "kernel", None)
-    if kernel is None:
-        raise UsageError(
-            f"a panel needs a notebook: there is no kernel here; {typed('status')} shows the cluster as it is now"
-        )
-    return Panel(kernel, cluster, session)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from jdist.client.blocking import Cluster
+from jdist.client.cluster import Cluster
 from jdist.client.run import CellRun
 from jdist.core.errors import Remedy, UsageError
 from jdist.core.messages.base import Message

@@ -16,8 +16,8 @@ from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 
 from jdist.client.attachment import Ranks
-from jdist.client.blocking import bridge
 from jdist.client.cluster import AsyncCluster
+from jdist.client.threads import bridge
 from jdist.core.errors import JdistError, UsageError
 from jdist.server.cluster_list import ClusterList
 from jdist.server.snapshots import redacted

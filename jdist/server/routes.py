@@ -60,10 +60,10 @@ from tornado import web
 
 from jdist.client.attachment import Ranks
 from jdist.client.cluster import AsyncCluster
-from jdist.client.debug.stack_tree import Stacks, listed, merge
-from jdist.client.doctor.diagnosis import Diagnosis
+from jdist.client.debug import Stacks, listed, merge
+from jdist.client.doctor.findings import Diagnosis
 from jdist.client.measure.columns import columns
-from jdist.client.sync.code_sync import Synced
+from jdist.client.sync import Synced
 from jdist.core.errors import UsageError
 from jdist.core.messages.nodes import MOST_SECONDS
 from jdist.core.observation import StepKind

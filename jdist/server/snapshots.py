@@ -16,9 +16,9 @@ from typing import Any, Literal, Self
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from jdist.client.debug.places import describe_pause
+from jdist.client.debug import describe_pause
 from jdist.client.measure.resources import Resources
-from jdist.client.values.variable_table import Comparison, VariableTable, Variant
+from jdist.client.variables.table import Comparison, VariableTable, Variant
 from jdist.core.errors import Remedy, sentence
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.membership import GroupSpec
@@ -386,7 +386,7 @@ class VariantRow(Struct, frozen=True):
 
 
 class VariableRow(Struct, frozen=True):
-    """A name; see :class:`jdist.client.values.variable_table.Variable`."""
+    """A name; see :class:`jdist.client.variables.table.Variable`."""
 
     name: str
     comparison: Comparison

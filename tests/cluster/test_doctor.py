@@ -18,8 +18,8 @@ import torch
 import jdist
 from jdist import commands
 from jdist.client import find
-from jdist.client.blocking import bridge
-from jdist.client.doctor.preflight import examine_beforehand
+from jdist.client.doctor.examine import examine_beforehand
+from jdist.client.threads import bridge
 from jdist.core.messages.status import Notice
 from support import anatomy
 from support.waits import eventually

@@ -12,9 +12,8 @@ import torch
 
 import jdist
 from jdist.client import find
-from jdist.client.blocking import bridge
-from jdist.client.drill.drill import options_like, run_drills
-from jdist.client.drill.trials import TRIALS
+from jdist.client.drill import TRIALS, options_like, run_drills
+from jdist.client.threads import bridge
 from jdist.core.errors import UsageError
 from support.waits import eventually
 
@@ -40,7 +39,7 @@ def test_a_drill_like_a_running_cluster_leaves_that_alone(
     cluster: jdist.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "an exception on one rank"
-    monkeypatch.setattr("jdist.client.drill.drill.TRIALS", {name: TRIALS[name]})
+    monkeypatch.setattr("jdist.client.drill.TRIALS", {name: TRIALS[name]})
     cluster.run("mine = rank")
     options = options_like(cluster.asynchronous.link)
     backend = options.pop("backend")
@@ -53,8 +52,8 @@ def test_a_drill_like_a_running_cluster_leaves_that_alone(
 def test_a_promise_that_is_not_kept_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the interrupt, no rank comes free of a collective that another skips."""
     name = "a rank skips a collective"
-    monkeypatch.setattr("jdist.client.drill.drill.TRIALS", {name: TRIALS[name]})
-    monkeypatch.setattr("jdist.client.drill.drilled_cluster.FREE", 1.0)
+    monkeypatch.setattr("jdist.client.drill.TRIALS", {name: TRIALS[name]})
+    monkeypatch.setattr("jdist.client.drill.FREE", 1.0)
     monkeypatch.setattr("jdist.client.run.CellRun.cancel", lambda _: None)
     (drill,) = bridge().call(run_drills(["gloo"], lambda _: None))
     assert not drill.held

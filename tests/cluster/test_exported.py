@@ -18,7 +18,7 @@ from jdist.core.errors import UsageError
 from jdist.notebook.options import split_words
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
-from jdist.notebook.verbs import call
+from jdist.notebook.verbs.registry import call
 
 DEADLINE = 150.0
 

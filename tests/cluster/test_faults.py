@@ -22,7 +22,7 @@ import pytest
 
 import jdist
 from jdist.client import find
-from jdist.client.lifecycle import lifecycle, local_processes
+from jdist.client.lifecycle import lifecycle, start
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import charter_path, connection_path, write_keys
 from support import anatomy
@@ -418,7 +418,7 @@ def test_a_port_that_another_program_has_taken_for_a_while(
 
     def start_controller(*args: Any) -> object:
         assert is_taken.wait(60)
-        return local_processes.start_controller(*args)
+        return start.start_controller(*args)
 
     monkeypatch.setattr(lifecycle, "start_controller", start_controller)
     own.run("kept = rank")

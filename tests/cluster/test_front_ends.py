@@ -10,8 +10,8 @@ import ipywidgets
 import pytest
 
 import jdist
-from jdist.client.measure.chart import MIME as METRICS
 from jdist.client.measure.columns import MIME as TRACE
+from jdist.client.metrics.chart import MIME as METRICS
 from jdist.notebook.output.run_json import MIME as RUN
 from support import anatomy
 from support.front_ends import WIDGET, breaches

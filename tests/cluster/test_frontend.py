@@ -14,7 +14,7 @@ import pytest
 
 import jdist
 from jdist.client import find
-from jdist.client.measure.chart import MIME as METRICS
+from jdist.client.metrics.chart import MIME as METRICS
 from jdist.wire.processes import has_ended
 from support import anatomy
 from support.notebook import DEADLINE, Cell, Notebook

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 import jdist
-from jdist.client.blocking import bridge
-from jdist.client.lifecycle.local_processes import join_here
-from jdist.client.lifecycle.start import Progress, Waiting
+from jdist.client.lifecycle.start import Progress, Waiting, join_here
+from jdist.client.threads import bridge
 from jdist.core.messages.membership import Resized
 from jdist.core.messages.status import Notice
 from jdist.wire.transport.invitations import JoinLine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from jdist.client.blocking import Cluster
+from jdist.client.cluster import Cluster
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import Update
 

@@ -12,7 +12,7 @@ import pytest
 
 import jdist
 from jdist.client import find
-from jdist.client.lifecycle.local_processes import log_path
+from jdist.client.lifecycle.start import log_path
 from jdist.notebook import verbs
 from jdist.notebook.output.screen import Update
 from jdist.notebook.session import Session

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import jdist
-from jdist.client.blocking import bridge
+from jdist.client.threads import bridge
 from jdist.notebook.panel import ClusterPanel, PanelFollower, Sight
 from support.waits import eventually
 

@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 import jdist
-from jdist.client.blocking import bridge
 from jdist.client.lifecycle.start import Progress
+from jdist.client.threads import bridge
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.streams import unknown

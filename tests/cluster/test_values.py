@@ -22,14 +22,14 @@ import pytest
 import torch
 
 import jdist
-from jdist.client.blocking import bridge
-from jdist.client.link import Link
-from jdist.client.values.carrier import Carrier
+from jdist.client.attachment import Attachment
+from jdist.client.threads import bridge
+from jdist.client.variables.carrier import Carrier
 from jdist.core.errors import NotPicklable
 from jdist.core.messages.base import ProbeWire
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
-from jdist.notebook.verbs import call
+from jdist.notebook.verbs.registry import call
 from support import anatomy, elsewhere
 from support.lacking import lacking
 from support.waits import eventually
@@ -427,8 +427,8 @@ def test_a_client_that_shares_no_memory(cluster: jdist.Cluster, tmp_path: Path) 
 class FarFromRanks(Carrier):
     """Shares memory with the controller's host and with no rank's, as when all nodes are other machines."""
 
-    def __init__(self, link: Link):
-        super().__init__(link)
+    def __init__(self, attachment: Attachment):
+        super().__init__(attachment)
         self._seen = self.probe
         self.probe = self._unseen = ProbeWire(f"{self._seen.path[:-32]}{'0' * 32}", self._seen.nonce)
 
@@ -447,7 +447,7 @@ class FarFromRanks(Carrier):
 def test_a_client_beside_the_controller_and_far_from_the_ranks(cluster: jdist.Cluster) -> None:
     """The rank's connection is handed over; what the rank cannot send is explained by the rank."""
     cluster.run("far = torch.arange(3_000_017) + rank")
-    carrier = FarFromRanks(cluster.asynchronous.link)
+    carrier = FarFromRanks(cluster.asynchronous.attachment)
     try:
         found = bridge().call(carrier.pull(("far", "[far[:10], {'a': far}]"), (0, 2)))
         assert all(torch.equal(found["far"][r], torch.arange(3_000_017) + r) for r in (0, 2))

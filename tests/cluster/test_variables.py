@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import jdist
-from jdist.client.values.variable_table import VariableTable
+from jdist.client.variables.table import VariableTable
 from support.waits import eventually
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import jdist
-from jdist.client.blocking import bridge
+from jdist.client.threads import bridge
 from jdist.core.messages.observation import GetTrace, Observation
 from support import anatomy
 from support.waits import eventually

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from jdist.client.clocks import Clock, Clocks
-from jdist.client.measure.timeline import Meeting, Timeline, match, timeline
+from jdist.client.measure.timeline import Clock, Clocks, Meeting, Timeline, match, timeline
 from jdist.client.measure.trace import Trace, assemble
 from jdist.core.messages.observation import Observation, RankTrace
 from jdist.core.messages.protocol import RankReplyBody

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from jdist.client.doctor.diagnosis import Clock, Examination, Finding
-from jdist.client.doctor.findings import diagnose
+from jdist.client.doctor.findings import Examination, Finding, diagnose
+from jdist.client.measure.timeline import Clock
 from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Limits, NetworkPath, NodeReport, TorchFacts
 
 GIB = 1 << 30

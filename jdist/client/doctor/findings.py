@@ -1,4 +1,4 @@
-"""Findings: the meaning of an examination's facts for training on these nodes, worst first. Pure.
+"""Findings: the facts that an examination of nodes has collected, and what they mean for training there. Pure.
 
 A check is a function decorated with :func:`check`, for the whole examination, or :func:`check_node`, for each node. It
 yields nothing where the facts are fine or unknown.
@@ -6,12 +6,72 @@ yields nothing where the facts are fine or unknown.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal
 
-from jdist.client.doctor.diagnosis import SEVERITIES, Diagnosis, Examination, Finding, Severity, nodes_text
-from jdist.core.messages.nodes import UNLIMITED, NodeReport
-from jdist.core.quantities import format_memory
-from jdist.core.ranks import ranks_by
+from msgspec import Struct
+
+from jdist.client.measure.timeline import Clock
+from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
+from jdist.core.quantities import format_count, format_memory
+from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.settings import ADVICE
+
+Severity = Literal["breaks", "may break", "note"]
+SEVERITIES: tuple[Severity, ...] = ("breaks", "may break", "note")  # Worst first.
+
+
+class Finding(Struct, frozen=True):
+    """A plain sentence: a difference or a lack, and its effect."""
+
+    severity: Severity
+    text: str
+    nodes: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.text}"
+
+
+class Examination(Struct, frozen=True):
+    """The collected facts, by node; ``paths`` by ``(from, to)``."""
+
+    nodes: Mapping[int, NodeReport]
+    clocks: Mapping[int, Clock]
+    paths: Mapping[tuple[int, int], NetworkPath]
+    absent: Mapping[int, str]  # Nodes that could not be examined, and why.
+    world_size: int = 0
+    backend: str = ""
+    trouble: str = ""  # Why the world could not be formed; "" if it was formed, or was not to be.
+
+    def name(self, node: int) -> str:
+        """The node as in "node 1 (b)"."""
+        report = self.nodes.get(node)
+        return f"node {node} ({report.hostname})" if report is not None else f"node {node}"
+
+
+class Diagnosis(Struct, frozen=True):
+    """The answer of ``doctor``: ``findings``, worst first, and the ``examination`` that they come from."""
+
+    examination: Examination
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether no finding breaks anything."""
+        return all(f.severity != "breaks" for f in self.findings)
+
+    def __str__(self) -> str:
+        if self.findings:
+            return "\n".join(map(str, self.findings))
+        return f"nothing found: {format_count(len(self.examination.nodes), 'node')} examined"
+
+
+def nodes_text(nodes: Iterable[int]) -> str:
+    """The nodes as in "node 2", "nodes 0-3"."""
+    found = RankSet(nodes)
+    return f"node{'s' * (len(found) > 1)} {found}"
+
+
+# ---------------------------------------------------------------- checks
 
 _CLOCKS_APART = 0.5  # Seconds; less matters only to timestamps compared by hand, as traces correct their own.
 _SMALL_SHM = 1 << 30

@@ -1,0 +1,1 @@
+"""Lifecycle: starts a cluster or attaches to one, changes its nodes and ranks, and ends it."""

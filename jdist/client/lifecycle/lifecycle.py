@@ -1,35 +1,47 @@
-"""Lifecycle: a client starts a cluster or attaches to one, restarts its controller after a crash, detaches or stops."""
+"""Lifecycle: start a cluster or attach to one, restart its controller after a crash, detach, or stop the cluster.
+
+A kernel's end leaves its cluster running, so that the next kernel can attach to it. A notebook that is restarted and
+run from the top starts another cluster with the same options, and nothing would use the first. So a start stops an
+earlier cluster that is idle and that no other program uses; otherwise the cluster is left, or the user is asked.
+"""
 
 import asyncio
 import contextlib
+import os
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 
 from msgspec.structs import replace
 
 from jdist.client import find
-from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
-from jdist.client.doctor.collect import examine_briefly
-from jdist.client.doctor.diagnosis import Finding
-from jdist.client.lifecycle.local_processes import plan_launch, start_controller
-from jdist.client.lifecycle.origin import OWNERS, this_notebook
-from jdist.client.lifecycle.start import OnProgress, Started, launch
-from jdist.client.link import Link
+from jdist.client.lifecycle.start import (
+    OWNERS,
+    EarlierNotice,
+    OnProgress,
+    Started,
+    complete,
+    launch,
+    plan_launch,
+    start_controller,
+    this_notebook,
+)
+from jdist.client.link import Link, new_request
+from jdist.client.sync import SyncedCode
 from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError, Remedy
 from jdist.core.messages.base import Message
-from jdist.core.messages.runs import InputRequest
-from jdist.core.messages.saving import SaveEnded
 from jdist.core.messages.status import (
     OBSERVER,
-    ClusterFacts,
     Notice,
     Origin,
-    RunsChanged,
     SetOrigin,
+    StatusReport,
+    StatusRequest,
     StopCluster,
     Stopped,
 )
+from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
 from jdist.launch.base import Launcher, find_launcher
 from jdist.wire.processes import has_ended
@@ -43,11 +55,12 @@ _AGENTS_BACK = 15.0  # Seconds for agents to reconnect and the world to form; th
 
 
 class ClusterLifecycle:
-    """The beginning and the end of one client's attachment."""
+    """The part of a cluster that begins and ends one client's attachment."""
 
-    def __init__(self, attachment: Attachment, runs: ActiveRuns) -> None:
+    def __init__(self, attachment: Attachment, code: SyncedCode | None = None) -> None:
         self._attachment = attachment
-        self._runs = runs
+        self._code = code  # Its syncing ends before the attachment does.
+        attachment.route(self._watch_for_death)
         self.launcher: Launcher | None = None  # The launcher of the cluster's start, if this client started it.
         self.added: list[Launcher] = []  # The launchers of nodes that this client added.
         self._kind = "python"
@@ -55,24 +68,22 @@ class ClusterLifecycle:
         self._is_origin = False  # The cluster is recorded as this notebook's own.
         self._reviving: asyncio.Task[None] | None = None  # Starts the controller again; all who wait share it.
 
-    async def start(
+    @contextlib.asynccontextmanager
+    async def starting(
         self, settings: Settings, kind: str, timeout: float | None, on_progress: OnProgress
-    ) -> tuple[Finding, ...]:
-        """Launch a cluster and wait until its world is formed; the findings of a short examination are reported."""
+    ) -> AsyncIterator[None]:
+        """Launch a cluster and form its world, for the ``with`` block to examine; it ends again if that fails."""
         async with self.launching(settings, kind, on_progress) as started:
             await started.wait_formed(timeout, on_progress)
             await started.launcher.release()
             await self._set_origin(this_notebook())
             self._is_origin = True
-            warnings = (await examine_briefly(self._attachment.link, self._attachment.facts)).findings
-            for finding in warnings:
-                self._attachment.notify(Notice(f"⚠ {finding.text}", remedies=(Remedy("doctor", "look closer"),)))
-        return warnings
+            yield
 
     @contextlib.asynccontextmanager
     async def launching(self, settings: Settings, kind: str, on_progress: OnProgress) -> AsyncIterator[Started]:
         """Launch a cluster, for the ``with`` block to wait for. What was launched is ended again when that fails."""
-        started = await launch(settings, self._on_event, kind)
+        started = await launch(settings, self._attachment.receive, kind)
         self._adopt(started.link)
         self.launcher = started.launcher
         unwatch = self._attachment.watch(lambda m: on_progress(m) if isinstance(m, Notice) else None)
@@ -122,7 +133,7 @@ class ClusterLifecycle:
             if connection.cluster != charter.cluster:
                 remedies = (Remedy("attach", "use it", name=connection.name),)
                 raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
-        link = Link(connection, self._on_event)
+        link = Link(connection, self._attachment.receive)
         await link.open(self._kind)
         if charter is not None:
             try:
@@ -134,7 +145,7 @@ class ClusterLifecycle:
         return link
 
     async def observe(self, connection: Connection) -> None:
-        link = Link(connection, self._on_event)
+        link = Link(connection, self._attachment.receive)
         await link.open(OBSERVER)
         self._attachment.adopt(link)
 
@@ -177,6 +188,14 @@ class ClusterLifecycle:
 
     async def detach(self) -> None:
         """Leave the cluster running and close this client."""
+        await self._end_syncing()
+        await self._part()
+
+    async def _end_syncing(self) -> None:
+        if self._code is not None:
+            await self._code.close()
+
+    async def _part(self) -> None:
         self._may_revive = False
         if self._is_origin:
             await self._set_origin(None)  # the user leaves it running on purpose
@@ -185,7 +204,12 @@ class ClusterLifecycle:
         self._attachment.close()
 
     async def stop(self, *, now: bool = False) -> None:
-        """End the cluster, and what launchers have started for it. ``now``: kill the ranks."""
+        """End the cluster: no process, port, socket file or shared memory is left. Raises LaunchError.
+
+        Ranks end side by side, as a kernel does: cells are interrupted, threads finish, exit functions run. What takes
+        longer than ``end_grace`` seconds is cut off, and watchers get a Notice that says what. ``now``: kill them.
+        """
+        await self._end_syncing()
         await self.revived()
         link = self._attachment.current
         if link is None:
@@ -211,7 +235,7 @@ class ClusterLifecycle:
                     f"cluster {link.connection.name} did not confirm its end within {_STOP_TIMEOUT:.0f} s; its "
                     f"controller is pid {link.connection.pid} on {link.connection.host}"
                 ) from None
-        await self.detach()
+        await self._part()
         for launcher in filter(None, (self.launcher, *self.added)):
             await launcher.end()
         if self.launcher is not None:
@@ -219,18 +243,11 @@ class ClusterLifecycle:
         elif charter is not None:  # another client has launched the cluster
             await find_launcher(charter.settings.launcher)(plan_launch(charter.settings)).remove_leftovers()
 
-    def _on_event(self, message: Message) -> None:
-        """Pass a message on. A controller that died is started again at once, until this client detaches."""
+    def _watch_for_death(self, message: Message) -> None:
+        """Start a controller that has died again at once, until this client detaches."""
         link = self._attachment.current
-        orphan = link if isinstance(message, Stopped) and link is not None and link.is_orphaned else None
-        if isinstance(message, Stopped) and orphan is not None:
-            message = Stopped(message.reason, orphan.remedies)
-        self._runs.handle(message)
-        if orphan is not None and self._may_revive:
-            self._begin_revival(orphan)
-        is_notice = isinstance(message, Notice) and not message.run
-        if is_notice or isinstance(message, ClusterFacts | InputRequest | RunsChanged | SaveEnded | Stopped):
-            self._attachment.notify(message)
+        if isinstance(message, Stopped) and link is not None and link.is_orphaned and self._may_revive:
+            self._begin_revival(link)
 
     async def _revive(self, lost: Link) -> None:
         """Start the controller again, unless another client was first and its controller has the port, and attach.
@@ -258,3 +275,107 @@ async def _wait_removed(connection: Connection) -> None:
         with contextlib.suppress(OSError, ProtocolError):  # the file is gone
             while read_connection(path).cluster == connection.cluster:  # noqa: ASYNC110 — that triggers no event here
                 await asyncio.sleep(0.01)
+
+
+# ---------------------------------------------------------------- clusters of earlier kernels
+
+
+KEEP = "JDIST_KEEP"  # The environment's variable for those who want such clusters to be kept.
+_KIND = "start"
+_CHOSEN_BY_JDIST = re.compile(r"c[0-9]+")
+
+
+class EarlierCluster:
+    """A cluster that an earlier kernel of this notebook has left, attached to."""
+
+    def __init__(self, name: str, origin: Origin, lifecycle: ClusterLifecycle, report: StatusReport):
+        self.name = name
+        self._origin = origin
+        self._lifecycle = lifecycle
+        self._report = report
+
+    @property
+    def use(self) -> str:
+        """What speaks against its end, in words; "" if it is idle and no other program uses it."""
+        runs = [
+            f"run {number} is {state} on rank{'s' * (len(ranks) != 1)} {RankSet(ranks)}"
+            for number, state, ranks, _ in self._report.runs
+        ]
+        others = len(self._report.clients) - 1
+        attached = [f"{others} other client{'s are' if others > 1 else ' is'} attached"] if others > 0 else []
+        shared = ["another program has used it"] if self._origin.is_shared and not attached else []
+        return " and ".join(runs[:1] + attached + shared)
+
+    async def end(self) -> EarlierNotice:
+        """Stop it, so that its ranks end as a kernel does; says so."""
+        await self._lifecycle.stop()
+        was = "has been" if self.use else "was idle and has been"
+        text = f"cluster {self.name} of an earlier kernel of this notebook {was} stopped"
+        return EarlierNotice(text, remedies=(Remedy("start", "keep such a cluster", name="--keep"),))
+
+    async def leave(self) -> EarlierNotice:
+        """Leave it running; says how to use it or end it. May be called again."""
+        await self._lifecycle.detach()
+        return _left(self.name, f"runs on: {self.use}")
+
+
+async def find_earlier(settings: Settings, *, is_named: bool) -> tuple[list[EarlierCluster], list[EarlierNotice]]:
+    """Clusters that an earlier kernel started with these settings, and notices of others that it left.
+
+    ``is_named``: the name is one of the options; else jdist has chosen it, and any such name will do.
+    """
+    own = this_notebook()
+    found: list[EarlierCluster] = []
+    notices: list[EarlierNotice] = []
+    for name, connection in find.here().items() if own is not None else ():
+        charter = find.charter_of(connection)
+        origin = None if charter is None else charter.origin
+        if own is None or charter is None or origin is None or not own.is_of_same_notebook(origin):
+            continue
+        if origin.pid == own.pid or not has_ended(origin.pid, origin.started):
+            continue
+        if not is_same_start(settings, charter.settings, is_named=is_named):
+            notices.append(_left(name, "runs on: it was started with other options"))
+            continue
+        attachment = Attachment()
+        lifecycle = ClusterLifecycle(attachment)
+        try:
+            await lifecycle.attach(name, _KIND)
+            report = await attachment.link.request(StatusRequest(new_request()), StatusReport)
+        except JdistError as e:
+            await lifecycle.detach()
+            notices.append(_left(name, f"could not be asked what it does: {e.message}"))
+        else:
+            found.append(EarlierCluster(name, origin, lifecycle, report))
+    return found, notices
+
+
+def is_same_start(new: Settings, old: Settings, *, is_named: bool) -> bool:
+    """Whether both settings are of starts with the same options. Raises UsageError, LaunchError."""
+    is_same_name = new.name == old.name if is_named else _CHOSEN_BY_JDIST.fullmatch(old.name) is not None
+    return is_same_name and replace(complete(new), name=old.name) == old
+
+
+def _left(name: str, why: str) -> EarlierNotice:
+    remedies = (Remedy("attach", "use it", name=name), Remedy("stop", "end it", name=name))
+    return EarlierNotice(f"cluster {name} of an earlier kernel of this notebook {why}", remedies=remedies)
+
+
+def keeps(keep: bool | None) -> bool:
+    """Whether clusters of an earlier kernel are left alone: as the user says, else as the environment does."""
+    return os.environ.get(KEEP, "").lower() not in ("", "0", "false", "no") if keep is None else keep
+
+
+async def end_earlier(settings: Settings, on_progress: OnProgress, *, is_named: bool, keep: bool | None) -> None:
+    """Stop what an earlier kernel has left unused, before a start; say so, and what is left running."""
+    if keeps(keep):
+        return
+    found, notices = await find_earlier(settings, is_named=is_named)
+    for notice in notices:
+        on_progress(notice)
+    try:
+        for earlier in found:
+            on_progress(await (earlier.leave() if earlier.use else earlier.end()))
+    finally:
+        for earlier in found:
+            await earlier.leave()

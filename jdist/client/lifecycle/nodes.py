@@ -1,4 +1,4 @@
-"""Nodes: changes of a running cluster: ranks are replaced or removed, nodes added, agents invited, groups made."""
+"""Nodes: replace and remove ranks of a running cluster, add nodes, and invite agents."""
 
 import asyncio
 import contextlib
@@ -10,10 +10,9 @@ from jdist.client import find
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.history import Annotation
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
-from jdist.client.lifecycle.local_processes import plan_launch
-from jdist.client.lifecycle.start import OnWaiting, Started, Waiting, wait_launched
+from jdist.client.lifecycle.start import OnWaiting, Started, Waiting, plan_launch, print_waiting, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
-from jdist.client.sync.code_sync import SyncedCode
+from jdist.client.sync import SyncedCode
 from jdist.core.errors import LaunchError, Remedy, UsageError
 from jdist.core.messages.membership import (
     AbortAddNode,
@@ -33,14 +32,19 @@ from jdist.wire.transport.keys import charter_path
 
 
 class Nodes:
-    """Changes of an attached cluster's ranks, nodes and groups, as AsyncCluster documents them."""
+    """The part of a cluster that replaces, adds and removes ranks and nodes."""
 
     def __init__(self, attachment: Attachment, lifecycle: ClusterLifecycle, code: SyncedCode) -> None:
         self._attachment = attachment
         self._lifecycle = lifecycle
         self._code = code
 
-    async def restart(self, ranks: Ranks) -> None:
+    async def restart(self, ranks: Ranks = None) -> None:
+        """Replace the processes of ``ranks``; their namespaces are lost, the world is re-formed.
+
+        Where a rank's node has lost its agent, another is started, for all of the node's ranks. Raises UsageError with
+        the way to do that by hand if it cannot be done from here, and LaunchError.
+        """
         topology, hostnames = self._attachment.facts.topology, self._attachment.facts.hostnames
         asked = chosen = self._attachment.select(ranks)
         gone = sorted({n for n in map(topology.place, chosen) if not hostnames[n]})
@@ -64,7 +68,7 @@ class Nodes:
         plan = plan_launch(charter.settings, controller=link.connection.pid)
         launcher = self._lifecycle.launcher or find_launcher(charter.settings.launcher)(plan)
         launcher.node_names = () if link.facts is None else link.facts.launcher_names
-        line = await self.invite(is_remote=launcher.is_remote)
+        line = await self._invite(is_remote=launcher.is_remote)
         for node_rank in node_ranks:
             if not await launcher.relaunch(node_rank, line):
                 raise UsageError(
@@ -76,32 +80,47 @@ class Nodes:
         finally:
             await launcher.release()
 
-    async def invite(self, seconds: float | None = None, *, revoke: bool = False, is_remote: bool = True) -> str:
+    async def invite(self, seconds: float | None = None, *, revoke: bool = False) -> str:
+        """A line with which agents join this cluster, on any host, for ``seconds`` (default: a day). It holds keys.
+
+        ``revoke``: no line that was made before can be used any more; nodes that have joined stay.
+        """
+        return await self._invite(seconds, revoke=revoke)
+
+    async def _invite(self, seconds: float | None = None, *, revoke: bool = False, is_remote: bool = True) -> str:
         """``is_remote``: the line is for agents on other hosts, too."""
         if seconds is not None and seconds <= 0:
             raise UsageError(f"a join line must be valid for more than 0 s, not {seconds}")
         invite = Invite(is_remote, seconds or 0.0, revoke)
         return (await self._attachment.link.query_one(CONTROLLER, invite, Invited)).line
 
-    async def add(
+    async def add_node(
         self,
-        nproc: int | None,
-        launcher: str | None,
-        arguments: Sequence[str],
+        nproc: int | None = None,
         *,
-        host: str,
-        fork: bool | None,
-        timeout: float,
-        on_progress: OnWaiting,
+        host: str = "",
+        launcher: str | None = None,
+        launcher_args: Sequence[str] = (),
+        fork: bool | None = None,
+        timeout: float = 120.0,
+        on_progress: OnWaiting | None = None,
     ) -> Resized:
+        """Launch one node more, and form the world again with its ranks, which get the highest numbers.
+
+        ``nproc`` ranks, by default as many as the last node has; ``host``, for ssh and mpi, is "c", or "c:2" with its
+        ranks; ``launcher`` and ``fork`` by default as the cluster was started. ``on_progress`` is called with what the
+        launcher waits for; by default that is written to standard error. Every other rank keeps its number and its
+        names; on the new ones, setup cells have been run and :meth:`restore` copies what replicas hold. Raises
+        UsageError (also while a cell runs), LaunchError.
+        """
         if nproc is not None and nproc < 1:
             raise UsageError(f"a node has at least one rank, not {nproc}")
         link = self._attachment.link
         charter = find.charter_of(link.connection)
         settings = charter.settings if charter is not None else Settings(name=link.connection.name)
-        if launcher is not None or arguments:
+        if launcher is not None or launcher_args:
             launcher = settings.launcher if launcher is None else launcher
-            settings = msgspec.structs.replace(settings, launcher=launcher, launcher_args=tuple(arguments))
+            settings = msgspec.structs.replace(settings, launcher=launcher, launcher_args=tuple(launcher_args))
         if fork is not None:
             settings = msgspec.structs.replace(settings, fork=fork)
         named = _check_host(settings.launcher, host)
@@ -109,7 +128,7 @@ class Nodes:
             nproc = named.slots
         pid = link.connection.pid if charter is not None else 0
         message = AddNode(new_request(), nproc or 0, timeout)
-        resized = await self._launch_node(settings, message, named, pid, on_progress)
+        resized = await self._launch_node(settings, message, named, pid, on_progress or print_waiting)
         self._attachment.history.add(Annotation("a node added"))
         await self._code.settled()
         return resized
@@ -121,7 +140,7 @@ class Nodes:
         launcher_class = find_launcher(settings.launcher)
         link = self._attachment.link
         line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        line.set_result(await self.invite(is_remote=launcher_class.is_remote))
+        line.set_result(await self._invite(is_remote=launcher_class.is_remote))
         async with contextlib.aclosing(link.answers(message, message.timeout)) as answers:
             node = body_of(await anext(answers), PlaceOpened).node_rank
             try:
@@ -147,6 +166,11 @@ class Nodes:
         return resized
 
     async def remove(self, ranks: Ranks) -> Resized:
+        """End ``ranks`` for good, and form the world again without them; a node that has none left is released.
+
+        The others keep their names and close up in their order; ``renumbered`` of the answer is ``{old: new}``.
+        Raises UsageError (also while a cell runs).
+        """
         if ranks is None:
             raise UsageError("say which ranks are to be removed; stop() ends them all")
         chosen = self._attachment.select(ranks)

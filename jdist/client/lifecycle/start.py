@@ -1,27 +1,163 @@
-"""Start: a controller and the agents' launch run side by side until the world is formed."""
+"""Start: run a controller and the agents' launch side by side until the world is formed.
+
+The processes on this machine are a cluster's controller, or an agent for another host's cluster.
+"""
 
 import asyncio
+import contextlib
+import os
+import select
+import socket
+import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from jdist.client.find import connections, free_name, remove_dead, restartable
-from jdist.client.lifecycle.local_processes import end_controller, log_path, plan_launch, start_controller
+from jdist.client.find import connections, directory, free_name, remove_dead, restartable
 from jdist.client.link import Link, new_request
 from jdist.core.errors import LaunchError, Remedy, UsageError
+from jdist.core.launchers import WORKER
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import DropNodes
-from jdist.core.messages.status import ClusterFacts, Notice
+from jdist.core.messages.status import ClusterFacts, Notice, Origin
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.settings import ON_DEATH, Host, Settings
 from jdist.core.topology import check_size, parse_nproc
-from jdist.launch.base import Launcher, find_launcher
+from jdist.launch.base import Launcher, LaunchPlan, find_launcher
 from jdist.launch.hosts import parse_hosts
+from jdist.launch.launch_program import last_words, reap
 from jdist.wire.log import environment
-from jdist.wire.transport.keys import read_connection
+from jdist.wire.processes import has_ended, start_time
+from jdist.wire.transport.invitations import JOINED, JoinLine, find_line
+from jdist.wire.transport.keys import Charter, ControllerStarted, StartController, read_connection
+
+OWNERS = ("notebook", "python")  # Kinds of the clients that a notebook uses its clusters by.
+
+
+def this_notebook() -> Origin | None:
+    """The notebook; None if this process is no notebook's kernel."""
+    module = sys.modules.get("ipykernel.kernelapp")
+    if module is None or WORKER in os.environ or not module.IPKernelApp.initialized():
+        return None
+    names = getattr(module.IPKernelApp.instance().shell, "user_ns", {})
+    # The Jupyter server sets the variable, VS Code the name.
+    notebook = os.environ.get("JPY_SESSION_NAME") or names.get("__vsc_ipynb_file__", "")
+    visited = names.get("_dh") or [os.getcwd()]  # the directory may have been changed since the kernel began
+    pid = os.getpid()
+    return Origin(str(notebook), str(visited[0]), socket.gethostname(), pid, start_time(pid))
+
+
+# ---------------------------------------------------------------- processes on this machine
+
+_START_TIMEOUT = 30.0
+_END_TIMEOUT = 15.0
+_JOIN_TIMEOUT = 60.0  # Seconds for an agent to join: longer than it tries itself.
+
+_private = partial(os.open, mode=0o600)  # An opener of files that belong to the user alone.
+
+
+def log_path(name: str) -> Path:
+    """The file for the output of a cluster's controller and launchers."""
+    return directory() / f"jdist-{name}.log"
+
+
+def plan_launch(
+    settings: Settings, first: int = 0, nnodes: int = 0, host: Host | None = None, controller: int = 0
+) -> LaunchPlan:
+    """The launch of a cluster's nodes, or of ``nnodes`` more from ``first`` on, with the cluster's log."""
+    return LaunchPlan(settings, str(log_path(settings.name)), first, nnodes, host, controller)
+
+
+async def end_controller(starting: asyncio.Future[tuple[subprocess.Popen[bytes], ControllerStarted]]) -> None:
+    """End the controller of a start that failed or was cancelled, once it has started."""
+    await asyncio.wait([starting])  # at most _START_TIMEOUT
+    if starting.cancelled() or starting.exception() is not None:
+        return  # it ended by itself, or was killed
+    process, _ = starting.result()
+    process.terminate()
+    try:
+        await asyncio.to_thread(process.wait, _END_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def start_controller(
+    settings: Settings, charter: Charter | None = None
+) -> tuple[subprocess.Popen[bytes], ControllerStarted]:
+    """Start a controller, from ``charter`` if one has died, unless another client just has. Raises LaunchError.
+
+    One that is started from a charter waits for its ports, if another program has taken them.
+    """
+    log = log_path(settings.name)
+    with open(log, "ab", opener=_private) as output:
+        command = [sys.executable, "-P", "-m", "jdist", "controller"]  # -P: a queue.py of the user's is not Python's
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=output, start_new_session=True)
+    reap(process)  # it outlives this function, and perhaps this program
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdout:
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # at any moment of its start it may be killed
+            process.stdin.write(msgspec.json.encode(StartController(settings, str(directory()), charter)) + b"\n")
+        if not select.select([process.stdout], [], [], _START_TIMEOUT)[0]:
+            process.kill()
+            raise LaunchError(f"the controller did not start within {_START_TIMEOUT:.0f} s: {_tail(log)}")
+        line = process.stdout.readline()
+    if not line.endswith(b"\n"):
+        raise LaunchError(f"the controller ended while it started: {_tail(log) or 'it was killed and wrote nothing'}")
+    started = msgspec.json.decode(line, type=ControllerStarted)
+    if started.error:
+        raise LaunchError(started.error)
+    return process, started
+
+
+def _tail(log: Path) -> str:
+    return last_words(log.read_text(errors="replace"))
+
+
+def join_here(line: str, nproc: int = 0, node_rank: int = -1, *, fork: bool = True) -> int:
+    """Start an agent with a join line, or a file that holds one, and return its process id once it has joined.
+
+    In a kernel it lives as long as the Jupyter server. Raises UsageError without a join line, LaunchError if it fails.
+    """
+    text = find_line(line)
+    cluster = JoinLine.decode(text).cluster
+    # Servers may share their home: each has a log of its own.
+    log = directory() / f"jdist-node-{cluster}-{node_rank if node_rank >= 0 else uuid.uuid4().hex[:8]}.log"
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)  # an earlier agent of this place may still write to its own
+    command = [sys.executable, "-P", "-m", "jdist", "join", "-n", str(nproc), "--node-rank", str(node_rank)]
+    if not fork:
+        command.append("--no-fork")
+    server = os.environ.get("JPY_PARENT_PID", "")  # the Jupyter server of this kernel is its parent process
+    if server.isdecimal() and not has_ended(int(server)):
+        command += ["--until", server]
+    with open(log, "xb", opener=_private) as output:
+        agent = subprocess.Popen(
+            [*command, "-"], stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        )
+    reap(agent)
+    assert agent.stdin is not None
+    with agent.stdin:
+        agent.stdin.write(text.encode() + b"\n")
+    deadline = time.monotonic() + _JOIN_TIMEOUT
+    while JOINED not in (written := log.read_text(errors="replace")):
+        if agent.poll() is not None:
+            raise LaunchError(f"this machine did not become a node: {last_words(written)}")
+        if time.monotonic() > deadline:
+            agent.terminate()
+            raise LaunchError(f"the controller did not admit this machine within {_JOIN_TIMEOUT:.0f} s; see {log}")
+        time.sleep(0.05)  # a change of the file triggers no event here
+    return agent.pid
+
+
+# ---------------------------------------------------------------- starts
 
 _WATCH = 0.25  # Seconds between two checks whether a launched agent has ended: its exit triggers no event here.
 

@@ -1,1 +1,1 @@
-"""Measure: a run's trace, profile and metrics, and the cluster's resources, as text, HTML, SVG, JSON and files."""
+"""Measure: a run's trace and profile, and the cluster's resources, as text, HTML, SVG, JSON and files."""

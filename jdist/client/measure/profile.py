@@ -18,6 +18,7 @@ from jdist.client.measure.report import TraceReport, line_of
 from jdist.client.measure.shares import Filled, Place, RankOperators, Shares, places, shares, with_ends
 from jdist.client.measure.trace import Trace, collect_trace
 from jdist.client.run import CellRun
+from jdist.client.variables.carrier import Carrier
 from jdist.core.errors import UsageError
 from jdist.core.messages.observation import RankTrace
 from jdist.core.profile import RankProfile
@@ -212,12 +213,12 @@ class Profile:
         )
 
 
-async def collect_profile(attachment: Attachment, which: CellRun | int) -> Profile:
+async def collect_profile(attachment: Attachment, carrier: Carrier, which: CellRun | int) -> Profile:
     """The profile of a run (0: the last one). Raises UsageError if no rank has one."""
     run, number = (which, which.number) if isinstance(which, CellRun) else (None, which)
     facts = attachment.facts
     ranks = tuple(run.ranks) if run is not None else tuple(range(facts.topology.world_size))
-    found, absent = await attachment.carrier.read_profiles(number, ranks)
+    found, absent = await carrier.read_profiles(number, ranks)
     profiles = {r: msgspec.msgpack.decode(bytes(data), type=RankProfile) for r, data in found.items()}
     newest = number or max((p.run for p in profiles.values()), default=0)
     profiles = {r: p for r, p in profiles.items() if p.run == newest}

@@ -9,7 +9,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from jdist.client.link import Link, new_request
-from jdist.client.point_table import PointTable
+from jdist.client.metrics.logged import PointTable
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.nodes import ListRuns, NodeResources, ReadResources, RunInterval, RunIntervals, Series

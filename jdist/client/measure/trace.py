@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from jdist.client.clocks import Clock, Clocks, read_clocks
 from jdist.client.link import Link
 from jdist.client.measure import svg
 from jdist.client.measure.report import TraceReport
-from jdist.client.measure.timeline import match, timeline
+from jdist.client.measure.timeline import Clock, Clocks, match, read_clocks, timeline
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.observation import GetTrace, Observation, Observe, RankTrace

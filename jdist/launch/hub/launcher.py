@@ -28,7 +28,7 @@ _TOUCH = 300.0  # Seconds between activity reports: many Hubs stop servers that 
 _AGENT = """\
 import os
 os.environ.update({env!r})
-from jdist.client.lifecycle.local_processes import join_here
+from jdist.client.lifecycle.start import join_here
 join_here({line!r}, node_rank={node_rank}, fork={fork})
 """
 

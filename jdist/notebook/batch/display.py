@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from jdist.client.blocking import Cluster
+from jdist.client.cluster import Cluster
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import VerdictChanged

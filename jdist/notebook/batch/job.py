@@ -23,10 +23,11 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from jdist.client import find
-from jdist.client.blocking import Cluster, bridge
-from jdist.client.lifecycle.local_processes import log_path
+from jdist.client.cluster import Cluster
+from jdist.client.lifecycle.start import log_path
 from jdist.client.link import new_request
 from jdist.client.run import CellRun
+from jdist.client.threads import bridge
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import Resume

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
-from jdist.client.blocking import Cluster
+from jdist.client.cluster import Cluster
 from jdist.client.run import CellRun
 from jdist.core.errors import JdistError, Remedy, sentence
 from jdist.core.import_path import this_interpreter

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from jdist.client.attachment import BaseCluster
+from jdist.client.cluster import BaseCluster
 from jdist.client.run import CellRun
 from jdist.core.outcome import OutputLine
 from jdist.notebook.output.body import alike_but, html_body, in_rank_order, indented, only, plain_body

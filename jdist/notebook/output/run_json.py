@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from jdist.client.debug.places import describe_call
+from jdist.client.debug import describe_call
 from jdist.core.errors import Remedy
 from jdist.core.messages.debug import RankPaused
 from jdist.core.observation import PauseReason

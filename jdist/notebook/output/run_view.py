@@ -10,8 +10,8 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from jdist.client.attachment import BaseCluster
-from jdist.client.debug.places import list_places
+from jdist.client.cluster import BaseCluster
+from jdist.client.debug import list_places
 from jdist.client.run import CellRun
 from jdist.core.errors import Remedy
 from jdist.core.messages.base import Message

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Any
 
-from jdist.client.debug.places import describe_doing, describe_pause, shortened
-from jdist.client.measure.pictures import histogram_line, histogram_svg, thumb_svg
-from jdist.client.values.variable_table import COMPARED, Variable, VariableTable, Variant, format_range
+from jdist.client.debug import describe_doing, describe_pause, shortened
+from jdist.client.metrics.pictures import histogram_line, histogram_svg, thumb_svg
+from jdist.client.variables.table import COMPARED, Variable, VariableTable, Variant, format_range
 from jdist.core.errors import sentence
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.saving import SaveStatus

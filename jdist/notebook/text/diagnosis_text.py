@@ -7,8 +7,8 @@ import html
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from jdist.client.doctor.diagnosis import Diagnosis, Examination
-from jdist.client.drill.report import Drill, Trial
+from jdist.client.doctor.findings import Diagnosis, Examination
+from jdist.client.drill import Drill, Trial
 from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
 from jdist.core.quantities import format_count, format_duration, format_memory
 from jdist.core.ranks import RankSet, ranks_by

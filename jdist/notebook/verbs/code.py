@@ -4,7 +4,7 @@ import os
 import threading
 from argparse import Namespace
 
-from jdist.client.expressions import script_cell
+from jdist.client.active_runs import script_cell
 from jdist.core.errors import Remedy, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice

@@ -3,8 +3,7 @@
 from argparse import Namespace
 
 from jdist.client.attachment import Ranks
-from jdist.client.debug.places import ENDED, Places
-from jdist.client.debug.stack_tree import Stacks
+from jdist.client.debug import ENDED, Places, Stacks
 from jdist.core.errors import UsageError
 from jdist.core.observation import StepKind
 from jdist.core.quantities import parse_count

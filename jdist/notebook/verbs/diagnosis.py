@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jdist.client import find
-from jdist.client.blocking import bridge
-from jdist.client.doctor.diagnosis import Diagnosis
-from jdist.client.doctor.preflight import examine_beforehand
-from jdist.client.drill.drill import options_like, run_drills
-from jdist.client.drill.report import write_json
+from jdist.client.doctor.examine import examine_beforehand
+from jdist.client.doctor.findings import Diagnosis
+from jdist.client.drill import options_like, run_drills, write_json
 from jdist.client.measure.columns import MIME, columns
 from jdist.client.run import CellRun
+from jdist.client.threads import bridge
 from jdist.core.errors import UsageError
 from jdist.core.profile import ProfileOptions, profile_options
 from jdist.core.quantities import parse_count

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from jdist.client import find
-from jdist.client.blocking import Cluster, bridge
-from jdist.client.cluster import AsyncCluster
-from jdist.client.lifecycle.earlier import EarlierCluster, find_earlier, is_same_start, keeps
+from jdist.client.cluster import AsyncCluster, Cluster
+from jdist.client.lifecycle.lifecycle import EarlierCluster, find_earlier, is_same_start, keeps
 from jdist.client.lifecycle.start import Progress, Waiting, make_settings
+from jdist.client.threads import bridge
 from jdist.core.errors import Remedy, UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.quantities import format_count

@@ -5,8 +5,7 @@ import os
 import sys
 from argparse import Namespace
 
-from jdist.client.lifecycle.local_processes import join_here
-from jdist.client.lifecycle.start import Waiting
+from jdist.client.lifecycle.start import Waiting, join_here
 from jdist.core.errors import UsageError, nearest
 from jdist.core.quantities import parse_count, parse_duration
 from jdist.core.ranks import RankSet

@@ -4,9 +4,10 @@ from argparse import Namespace
 from typing import Any, get_args
 
 from jdist.client.attachment import Ranks
-from jdist.client.blocking import bridge
-from jdist.client.expressions import split_names
-from jdist.client.values.variable_table import SortKey
+from jdist.client.threads import bridge
+from jdist.client.variables.carrier import Carrier
+from jdist.client.variables.table import SortKey
+from jdist.client.variables.variables import split_names
 from jdist.core.errors import UsageError, ValueFailed, nearest
 from jdist.core.quantities import expression, expression_part
 from jdist.core.ranks import RankSet
@@ -59,7 +60,7 @@ def push(s: Session, o: Namespace) -> None:
     values = {n: _own(s, n) for n in names}
     with TransferProgress(s.screen) as progress:
         # not through Cluster.push, whose own parameters are names that a user may push
-        bridge().call(s.cluster.asynchronous.attachment.carrier.push(values, ranks, progress.update))
+        bridge().call(s.cluster.asynchronous.part(Carrier).push(values, ranks, progress.update))
         s.cluster.history.add_values(values, ranks)
         progress.finish(f"pushed {', '.join(names)} to ranks {RankSet(ranks)}")
 

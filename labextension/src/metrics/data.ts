@@ -1,4 +1,4 @@
-/** What `jdist/client/measure/chart.py` writes into a notebook, and what of it is drawn. Pure. */
+/** What `jdist/client/metrics/chart.py` writes into a notebook, and what of it is drawn. Pure. */
 
 import { IChartData } from '../charts/linechart';
 

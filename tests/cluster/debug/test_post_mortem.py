@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import jdist
-from jdist.client.expressions import script_cell
+from jdist.client.active_runs import script_cell
 from support.pauses import TIMEOUT, paused, places
 from support.waits import eventually
 

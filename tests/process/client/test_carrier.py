@@ -8,7 +8,8 @@ from typing import Any, NoReturn, Self
 import pytest
 from msgspec import structs
 
-from jdist.client.values.carrier import Carrier
+from jdist.client.attachment import Attachment
+from jdist.client.variables.carrier import Carrier
 from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.values import Evaluated, Fetch
 from jdist.wire.values.objects import encode
@@ -40,12 +41,18 @@ class Link:
         raise AssertionError
 
 
+def carrier_on(link: Any) -> Carrier:
+    attachment = Attachment()
+    attachment.adopt(link)
+    return Carrier(attachment)
+
+
 def test_a_pull_that_is_cancelled_while_its_answer_is_on_the_way() -> None:
     cluster = f"t{secrets.token_hex(4)}"
 
     async def scenario() -> None:
         link: Any = Link(cluster)
-        carrier = Carrier(link)
+        carrier = carrier_on(link)
         pulling = asyncio.ensure_future(carrier.pull(("x",), (0,)))
         async with asyncio.timeout(30):
             await link.has_handed_over.wait()
@@ -61,6 +68,6 @@ def test_a_pull_that_is_cancelled_while_its_answer_is_on_the_way() -> None:
 def test_a_client_that_moves_no_value() -> None:
     cluster = f"t{secrets.token_hex(4)}"
     link: Any = Link(cluster)
-    carrier = Carrier(link)
+    carrier = carrier_on(link)
     assert sweep(cluster) == [], "nothing is there even while it is attached"
     carrier.close()

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import jdist
-from jdist.client.blocking import bridge
-from jdist.client.doctor.diagnosis import Diagnosis
-from jdist.client.doctor.preflight import examine_beforehand
+from jdist.client.doctor.examine import examine_beforehand
+from jdist.client.doctor.findings import Diagnosis
+from jdist.client.threads import bridge
 from support.hosts.namespaces import Bed, Node
 
 

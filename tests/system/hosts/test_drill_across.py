@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import jdist
-from jdist.client.blocking import bridge
-from jdist.client.drill.drill import run_drills
-from jdist.client.drill.report import Drill
-from jdist.client.drill.trials import TRIALS
+from jdist.client.drill import TRIALS, Drill, run_drills
+from jdist.client.threads import bridge
 from support.hosts.namespaces import Bed
 from support.hosts.slurmd import Slurm
 from support.hosts.sshd import Sshd

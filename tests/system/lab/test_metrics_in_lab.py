@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Response, Route, expect
 
 import jdist
-from jdist.client.measure.chart import MetricChart
+from jdist.client.metrics.chart import MetricChart
 from jdist.core.messages.runs import MetricsLogged
 from jdist.core.metrics import RunMetrics
 from jdist.worker.metrics import MetricBuffer

@@ -17,11 +17,11 @@ from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.debug import FollowRun, RunFollowed
-from jdist.core.messages.runs import CellSpec, Interrupt, RankDone, RunAccepted, RunCell, RunEnded, RunStarted
+from jdist.core.messages.runs import Interrupt, RankDone, RunAccepted, RunEnded, RunStarted
 from jdist.core.messages.status import ClusterFacts, Stopped
 
 FACTS = ClusterFacts("c", "ready", 1, "gloo", 1, (2,), ("a",), 2)
-CELL = RunCell("r1", CellSpec("x = 1"), (0, 1))
+CELL = ("x = 1", (0, 1))
 
 
 class ToController:
@@ -65,7 +65,7 @@ def play(scene: Callable[[ActiveRuns, ToController], Awaitable[None]]) -> None:
         attachment = Attachment()
         attachment.current = link
         runs = ActiveRuns(attachment)
-        link.on_event = runs.handle
+        link.on_event = attachment.receive
         await asyncio.wait_for(scene(runs, link), 10.0)
 
     asyncio.run(main())
@@ -79,7 +79,7 @@ def test_a_run_that_ends_before_its_submitter_wakes_is_whole() -> None:
     async def scene(runs: ActiveRuns, link: ToController) -> None:
         link.later = ended()
         link.accepts.set()
-        submitting = asyncio.create_task(runs.submit(CELL))
+        submitting = asyncio.create_task(runs.submit(*CELL))
         await asyncio.sleep(0)
         gc.collect()
         run = await submitting
@@ -96,7 +96,7 @@ def test_ranks_learn_where_this_process_finds_modules_whenever_that_has_changed(
         link.accepts.set()
         for path in (["/a", *sys.path], ["/a", *sys.path], ["/b", *sys.path]):
             monkeypatch.setattr(sys, "path", path)
-            await runs.submit(CELL)
+            await runs.submit(*CELL)
         paths = [message.path.before[0] for message in link.sent if isinstance(message, UseImportPath)]
         assert paths == ["/a", "/b"]
 
@@ -106,7 +106,7 @@ def test_ranks_learn_where_this_process_finds_modules_whenever_that_has_changed(
 
 def test_a_cell_whose_submitter_has_gone_is_interrupted_when_it_is_accepted() -> None:
     async def scene(runs: ActiveRuns, link: ToController) -> None:
-        submitting = asyncio.create_task(runs.submit(CELL))
+        submitting = asyncio.create_task(runs.submit(*CELL))
         await asyncio.sleep(0)
         submitting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -121,7 +121,7 @@ def test_a_cell_whose_submitter_has_gone_is_interrupted_when_it_is_accepted() ->
 def test_cancelling_the_wait_interrupts_the_run() -> None:
     async def scene(runs: ActiveRuns, link: ToController) -> None:
         link.accepts.set()
-        waiting = asyncio.create_task(runs.wait(await runs.submit(CELL)))
+        waiting = asyncio.create_task(runs.wait(await runs.submit(*CELL)))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -135,7 +135,7 @@ def test_cancelling_the_wait_interrupts_the_run() -> None:
 def test_the_end_of_the_cluster_ends_its_runs() -> None:
     async def scene(runs: ActiveRuns, link: ToController) -> None:
         link.accepts.set()
-        run: CellRun = await runs.submit(CELL)
+        run: CellRun = await runs.submit(*CELL)
         runs.handle(Stopped("its controller is gone"))
         assert run.is_done
         with pytest.raises(ConnectionLost, match="its controller is gone"):
@@ -157,7 +157,7 @@ def test_a_lost_cluster_is_not_interrupted() -> None:
 def test_a_timeout_that_is_none(timeout: float) -> None:
     async def scene(runs: ActiveRuns, link: ToController) -> None:
         with pytest.raises(UsageError, match="a timeout is a positive number of seconds"):
-            await runs.submit(RunCell("r1", CellSpec("x", timeout=timeout), (0,)))
+            await runs.submit("x", (0,), timeout=timeout)
 
     play(scene)
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.client.expressions import script_cell, split_names
+from jdist.client.active_runs import script_cell
+from jdist.client.variables.variables import split_names
 from jdist.core.errors import UsageError
 
 EXPRESSIONS = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.client.past_output import PastOutput
+from jdist.client.run import PastOutput
 from jdist.core.messages.runs import Clear, Display, Output, OutputItem, RunStarted, Tail, Text
 
 

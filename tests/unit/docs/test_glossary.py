@@ -51,7 +51,7 @@ PLAIN = set(
     wake want watch weigh welcome widget wire word descriptor descriptors reserve
     background class collection copies copy decision exchange ids nowhere roots
     announced may autosave autosaver keep prepare context finish omission plain point rank sharded sharding survey unit
-    awake wakeful selector acceptor clock give late loaded loop measure past ended slow
+    delegate awake wakeful selector acceptor clock give late loaded loop measure past ended slow
     conflict
     to from aside buffer carry ddp index kind load memory rebuild refusal write
     attaching batch module signal signals

@@ -19,8 +19,7 @@ from jdist.notebook.magics import DistMagics
 from jdist.notebook.options import cell_parser, join_expression, split_words, start_parser
 from jdist.notebook.output.screen import Bundle, Update
 from jdist.notebook.session import Session
-from jdist.notebook.verbs import VERBS, call
-from jdist.notebook.verbs.registry import Verb
+from jdist.notebook.verbs.registry import VERBS, Verb, call
 
 
 def shown_twice(_: Bundle) -> None:

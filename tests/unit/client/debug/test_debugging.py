@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
-from jdist.client.debug.debugging import DebuggedCluster
+from jdist.client.debug import Debugging
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.debug import DebugFailure, Pause, RankFailure, RankPaused, ReadStack, Resume, Stack
@@ -60,12 +61,12 @@ class Link:
         return {rank: answers[rank] for rank in ranks if isinstance(answers.get(rank), expected)}
 
 
-def play(link: Any, scene: Callable[[DebuggedCluster], Awaitable[Any]]) -> Any:
+def play(link: Any, scene: Callable[[Debugging], Awaitable[Any]]) -> Any:
     async def main() -> Any:
         attachment = Attachment()
         attachment.current = link
         async with asyncio.timeout(10):
-            return await scene(DebuggedCluster(attachment))
+            return await scene(Debugging(attachment, ActiveRuns(attachment)))
 
     return asyncio.run(main())
 
@@ -119,9 +120,9 @@ def test_stacks_are_those_of_the_paused_ranks() -> None:
     assert link.sent[-1] == ReadStack(-1)
 
 
-async def refusal(cluster: DebuggedCluster) -> str:
+async def refusal(debugging: Debugging) -> str:
     with pytest.raises(UsageError) as refused:
-        await cluster.where()
+        await debugging.where()
     return str(refused.value)
 
 

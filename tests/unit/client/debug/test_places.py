@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.client.debug.places import Places, describe_unpaused
+from jdist.client.debug import Places, describe_unpaused
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts

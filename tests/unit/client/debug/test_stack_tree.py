@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.client.debug.stack_tree import Stacks
+from jdist.client.debug import Stacks
 from jdist.core.messages.debug import Stack
 from jdist.core.observation import StackFrame
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from jdist.client.doctor.diagnosis import Clock, Diagnosis, Finding
+from jdist.client.doctor.findings import Diagnosis, Finding
+from jdist.client.measure.timeline import Clock
 from jdist.core.messages.nodes import UNLIMITED, Disk, Gpu, Lack, Limits, NetworkPath, NodeReport, TorchFacts
 from support.nodes import A100, CUDA, DISKS, GIB, H200, found, gpu_node, node, seen, way
 

@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from jdist.client import find
-from jdist.client.lifecycle import earlier as earlier_module
-from jdist.client.lifecycle.earlier import KEEP, end_earlier, is_same_start, keeps
-from jdist.client.lifecycle.lifecycle import ClusterLifecycle
+from jdist.client.lifecycle import lifecycle as earlier_module
+from jdist.client.lifecycle.lifecycle import KEEP, ClusterLifecycle, end_earlier, is_same_start, keeps
 from jdist.client.lifecycle.start import Progress, complete, make_settings
 from jdist.core.errors import LaunchError
 from jdist.core.messages.status import ClusterFacts, Origin, StatusReport

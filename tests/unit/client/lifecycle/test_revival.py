@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from jdist.client import find
-from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
 from jdist.client.lifecycle import lifecycle as lifecycle_module
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
@@ -45,7 +44,7 @@ class Revived(ClusterLifecycle):
 
     def __init__(self, outcomes: list[JdistError | None]) -> None:
         attachment = Attachment()
-        super().__init__(attachment, ActiveRuns(attachment))
+        super().__init__(attachment)
         self.attachment = attachment
         self.outcomes = outcomes
         self.attempts = 0
@@ -69,7 +68,7 @@ class Revived(ClusterLifecycle):
         """The controller dies, and the client notices it."""
         link = self.link
         link.lost, link.is_orphaned = "its controller is gone", True
-        self._on_event(Stopped(link.lost))
+        self.attachment.receive(Stopped(link.lost, link.remedies))
         return link
 
 

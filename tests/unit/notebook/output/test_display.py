@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jdist.client.measure.chart import MIME as METRICS
+from jdist.client.metrics.chart import MIME as METRICS
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed

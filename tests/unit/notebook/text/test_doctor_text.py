@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.client.doctor.diagnosis import Diagnosis, Finding
-from jdist.client.doctor.findings import diagnose
+from jdist.client.doctor.findings import Diagnosis, Finding, diagnose
 from jdist.notebook.text.diagnosis_text import diagnosis_bundle, findings_first
 from support.nodes import SOUND, gpu_node, node, seen, way
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdist.client.drill.report import Drill, Trial
+from jdist.client.drill import Drill, Trial
 from jdist.notebook.text.diagnosis_text import drill_bundle
 
 HELD = Trial("a rank is killed", "held", verdict_seconds=0.05, free_seconds=0.012, sum_seconds=1.5, kept=3, expected=3)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from jdist.client.debug.places import Places
-from jdist.client.debug.stack_tree import Stacks
+from jdist.client.debug import Places, Stacks
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, Stack
@@ -16,7 +15,7 @@ from jdist.core.messages.status import ClusterFacts
 from jdist.core.observation import StackFrame
 from jdist.notebook.output.screen import Bundle
 from jdist.notebook.session import Session
-from jdist.notebook.verbs import call
+from jdist.notebook.verbs.registry import call
 
 AT = StackFrame("train_step", "", 8, "loss.backward()", 12)
 STACK = Stack((StackFrame("<cell>", "", 5, "train_step()", 12), AT), 1, 12, "request")

@@ -16,7 +16,7 @@ from jdist.core.messages.status import ClusterFacts
 from jdist.core.observation import Call
 from jdist.notebook.output.screen import Bundle
 from jdist.notebook.session import Session
-from jdist.notebook.verbs import call
+from jdist.notebook.verbs.registry import call
 
 
 class Screen:

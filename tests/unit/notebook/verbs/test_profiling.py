@@ -12,8 +12,8 @@ from jdist.core.errors import UsageError
 from jdist.core.profile import LEAST_OPERATORS, MOST_OPERATORS, ProfileOptions
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.session import Session
-from jdist.notebook.verbs import call
 from jdist.notebook.verbs.diagnosis import options_of, show_profile
+from jdist.notebook.verbs.registry import call
 
 
 def options(line: str, ranks: int = 4) -> ProfileOptions | None:

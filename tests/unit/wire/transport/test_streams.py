@@ -8,20 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jdist.core.errors import ProtocolError
-from jdist.wire.transport.streams import (
-    AGAIN,
-    BACK,
-    MESSAGE,
-    NOTE,
-    UNKNOWN,
-    Frames,
-    Head,
-    Overrun,
-    Stream,
-    read_head,
-    unknown,
-)
+from jdist.core.errors import Overrun, ProtocolError
+from jdist.wire.transport.streams import AGAIN, BACK, MESSAGE, NOTE, UNKNOWN, Frames, Head, Stream, read_head, unknown
 
 
 class End:

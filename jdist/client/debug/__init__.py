@@ -1,1 +1,0 @@
-"""Debugging: pausing, inspecting and resuming ranks."""

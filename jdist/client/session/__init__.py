@@ -1,1 +1,0 @@
-"""The session on the ranks: named groups and meshes, and how it is saved and loaded."""

@@ -1,0 +1,86 @@
+"""Threads: the client's event loop on a thread of its own, which blocking code calls, and calls beside that loop."""
+
+import asyncio
+import concurrent.futures
+import functools
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from jdist.core.errors import UsageError, describe_error
+from jdist.wire.awake_loop import AwakeLoop
+
+R = TypeVar("R")
+
+_UNDO = 20.0  # Seconds for a cancelled coroutine to undo what it began.
+
+
+class Bridge:
+    """An asyncio loop on a thread of its own. ``call`` runs a coroutine there and blocks for its result."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self.loop = AwakeLoop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="jdist-client", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, R]) -> R:
+        """The coroutine's result. A KeyboardInterrupt cancels it, and is raised once it has undone what it began."""
+        if os.getpid() != self._pid or threading.current_thread() is self._thread:
+            work.close()
+            where = "a process forked from" if os.getpid() != self._pid else "a callback on the client's thread of"
+            raise UsageError(f"a cluster cannot be used in {where} the one that attached to it")
+        future, ended = self.begin(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            ended.wait(_UNDO)
+            raise
+
+    def begin(self, work: Coroutine[Any, Any, R]) -> tuple[concurrent.futures.Future[R], threading.Event]:
+        """The coroutine's future result, and an event set at its end, which comes later than a cancelled future's."""
+        ended = threading.Event()
+
+        async def noted() -> R:
+            try:
+                return await work
+            finally:
+                ended.set()
+
+        return asyncio.run_coroutine_threadsafe(noted(), self.loop), ended
+
+
+@functools.cache
+def bridge() -> Bridge:
+    """The process's one bridge."""
+    return Bridge()
+
+
+async def aside(call: Callable[[], R]) -> R:
+    """Return or raise what ``call()`` does. If this is cancelled, the call goes on, and its result is dropped."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[R] = loop.create_future()
+
+    def settle(result: R | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)  # type: ignore[arg-type]
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            done.set_exception(error)
+        else:  # a BaseException, such as SystemExit, would end the loop
+            done.set_exception(RuntimeError(describe_error(error)))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except BaseException as e:  # passed on to who waits
+            error = e
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="jdist-aside", daemon=True).start()
+    return await done

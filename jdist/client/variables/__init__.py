@@ -1,0 +1,1 @@
+"""Variables: what names on the ranks stand for, and how values move."""

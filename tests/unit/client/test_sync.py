@@ -1,0 +1,106 @@
+"""Listing: what of a folder is synced, and what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jdist.client.sync import SyncSource
+from jdist.core.errors import UsageError
+
+
+def make(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(path)
+
+
+def listed(root: Path, *exclude: str) -> list[str]:
+    return [e.path for e in SyncSource(str(root), exclude).list().entries]
+
+
+def test_files_are_listed_and_rubbish_is_not(tmp_path: Path) -> None:
+    make(tmp_path, "a.py", "p/b.py", ".git/config", "p/__pycache__/b.pyc", "c.pyc", ".ipynb_checkpoints/x", ".hidden")
+    assert listed(tmp_path) == [".hidden", "a.py", "p/b.py"]
+
+
+def test_gitignore_files_speak_of_what_is_below_them_and_the_nearest_counts(tmp_path: Path) -> None:
+    make(
+        tmp_path, "a.log", "p/a.log", "p/keep.log", "build/x", "p/build", "q/data/big", "q/data.py", "r.txt", "p/r.txt"
+    )
+    (tmp_path / ".gitignore").write_text("# noise\n*.log\nbuild/\n/r.txt\n")
+    (tmp_path / "p" / ".gitignore").write_text("!keep.log\n")
+    (tmp_path / "q" / ".gitignore").write_text("data/\n")
+    assert listed(tmp_path) == [
+        ".gitignore",
+        "p/.gitignore",
+        "p/build",
+        "p/keep.log",
+        "p/r.txt",
+        "q/.gitignore",
+        "q/data.py",
+    ]
+
+
+def test_the_gitignore_of_the_repository_above_counts_and_what_is_above_that_does_not(tmp_path: Path) -> None:
+    make(tmp_path, "repo/.git/config", "repo/src/a.py", "repo/src/out/x", "repo/src/b.tmp")
+    (tmp_path / "repo" / ".gitignore").write_text("src/out/\n")
+    (tmp_path / ".gitignore").write_text("*.tmp\n")
+    assert listed(tmp_path / "repo" / "src") == ["a.py", "b.tmp"]
+
+
+def test_what_the_user_excludes_is_left_out_and_taken_back(tmp_path: Path) -> None:
+    make(tmp_path, "a.py", "data/x", "notes.md", "secret.log")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    assert listed(tmp_path, "data/", "*.md", "!secret.log") == [".gitignore", "a.py", "secret.log"]
+
+
+def test_links_inside_are_kept_relative(tmp_path: Path) -> None:
+    make(tmp_path, "p/a.py")
+    (tmp_path / "p" / "l.py").symlink_to("a.py")
+    (tmp_path / "up").symlink_to(tmp_path / "p")
+    (tmp_path / "p" / "broken").symlink_to("nowhere")
+    found = {e.path: e.target for e in SyncSource(str(tmp_path)).list().entries}
+    assert found == {"p/a.py": "", "p/broken": "nowhere", "p/l.py": "a.py", "up": "p"}
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "p/../../outside"])
+def test_a_link_that_leads_out_is_refused_and_may_be_excluded(tmp_path: Path, target: str) -> None:
+    root = tmp_path / "root"
+    make(root, "a.py")
+    (root / "l").symlink_to(target)
+    with pytest.raises(UsageError, match=r"the link l leads out of .*root, to .*--exclude l"):
+        listed(root)
+    assert listed(root, "l") == ["a.py"]
+
+
+def test_executable_bits_and_packages_are_seen(tmp_path: Path) -> None:
+    make(tmp_path, "pkg/__init__.py", "pkg/run.sh")
+    (tmp_path / "pkg" / "run.sh").chmod(0o755)
+    tree = SyncSource(str(tmp_path / "pkg")).list()
+    assert (tree.name, tree.is_package) == ("pkg", True)
+    assert {e.path: e.is_executable for e in tree.entries} == {"__init__.py": False, "run.sh": True}
+    assert not SyncSource(str(tmp_path)).list().is_package
+
+
+def test_a_single_file_is_a_tree_of_its_own(tmp_path: Path) -> None:
+    make(tmp_path, "m.py", "other.py")
+    tree = SyncSource(str(tmp_path / "m.py")).list()
+    assert (tree.name, [e.path for e in tree.entries]) == ("m", ["m.py"])
+
+
+def test_what_has_not_changed_is_the_same_tree_and_what_has_is_not(tmp_path: Path) -> None:
+    make(tmp_path, "a", "b")
+    source = SyncSource(str(tmp_path))
+    before = source.list()
+    assert source.list() == before
+    (tmp_path / "a").write_text("x")  # of the same length as before
+    assert source.list() != before
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such file or folder"):
+        SyncSource(str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="the whole file system"):
+        SyncSource("/")
