@@ -97,6 +97,7 @@ lint: $(TOOLS) lint-lab
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/docs/test_budget.py
 
 # The proxy of the JupyterHub in tests/system/hub. Without npm those tests say what they lack.
 $(HUB_PROXY): tests/support/hub/package-lock.json
