@@ -9,6 +9,7 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from traitlets import Dict, Int, List, Unicode
 
+from jdist.server import routes  # noqa: F401 — it registers its routes
 from jdist.server.cluster_list import ClusterEvent, ClusterList
 from jdist.server.handler import RESOURCE, all_routes, cross
 from jdist.server.starts import Policy

@@ -1,6 +1,4 @@
-"""Routes that act on a cluster's nodes: add some, copy code to them, examine them. See ``routes`` for all of them.
-
-Routes: the server's REST interface for browsers, each for authenticated and authorized users. All lie under
+"""Routes: the server's REST interface for browsers, each for authenticated and authorized users. All lie under
 ``{base_url}jdist/``.
 
 ::

@@ -19,6 +19,7 @@ from jdist.core.quantities import HelpWanted
 from jdist.notebook import verbs
 from jdist.notebook.cli import COMMANDS
 from jdist.notebook.options import cell_parser
+from jdist.server import routes  # noqa: F401 - it registers its routes
 from jdist.server.handler import all_routes
 from support.lacking import lacking
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import websocket
 
+from jdist.server import routes  # noqa: F401 - it registers its routes
 from jdist.server.handler import all_routes
 from support.attempts import OTHER, PRELUDE, TRY_CONTROL, TRY_FILES, TRY_PORTS
 from support.hub.jupyterhubs import Hub, Kernel, Server
