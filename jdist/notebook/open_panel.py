@@ -26,8 +26,7 @@ Cluster.panel = panel  # type: ignore[assignment]
 def open_panel(cluster: Cluster | None, session: Session | None) -> "Panel":
     """A panel; with a session it shows the cluster that the session uses."""
     try:
-        import ipywidgets  # noqa: F401 — is it here?
-
+        from jdist.notebook import panel as widgets
     except ImportError as e:
         raise UsageError(
             f"the panel needs ipywidgets, which this kernel's environment lacks ({e}): pip install 'ipywidgets>=8.1'"
@@ -39,4 +38,4 @@ def open_panel(cluster: Cluster | None, session: Session | None) -> "Panel":
         raise UsageError(
             f"a panel needs a notebook: there is no kernel here; {typed('status')} shows the cluster as it is now"
         )
-    return Panel(kernel, cluster, session)
+    return widgets.Panel(kernel, cluster, session)
