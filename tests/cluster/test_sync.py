@@ -10,6 +10,7 @@ import pytest
 
 import jdist
 from jdist import commands
+from jdist.client.sync import SyncedCode
 from support.waits import eventually
 
 Start = Callable[..., jdist.Cluster]
@@ -87,7 +88,7 @@ def test_a_watched_folder_is_followed_and_a_node_that_comes_has_it(fresh_cluster
     assert own.run("import mod\nmod.f()").values == {0: "two", 1: "two"}
 
     own.sync(str(src))  # not watched any more
-    assert own.asynchronous._code.watches == {}
+    assert own.asynchronous.part(SyncedCode).watches == {}
     write(src, "new")
     assert own.sync(str(src)).changed == ("mod.py",)
 
