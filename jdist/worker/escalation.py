@@ -118,7 +118,7 @@ def _end_connections(listeners: Collection[Endpoint], groups: GroupRegistry, *, 
     if is_hard:
         shut_down(every)
     abort_receives()
-    groups.environment.disconnect()
+    groups.end_others()
     if waiting is not None:
         groups.abort_group_creation()
         port = store_port(waiting)

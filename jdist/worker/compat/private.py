@@ -19,7 +19,7 @@ from jdist.core.settings import ADVICE
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_MODULES = ("profiler", "sharding", "step", "torch")  # Those of this folder that have features.
+_MODULES = ("profiler", "rpc", "sharding", "step", "torch")  # Those of this folder that have features.
 FEATURES: "list[Feature]" = []
 
 

@@ -7,7 +7,6 @@ thread serves orders in :meth:`Debugger.pause`), *stepping*, and *running* again
 
 import asyncio
 import contextlib
-import ctypes
 import linecache
 import logging
 import queue
@@ -27,6 +26,7 @@ from jdist.core.messages.runs import ExecuteCell
 from jdist.core.observation import PauseReason, StackFrame
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.signals import SafeSigint, interrupt_main
+from jdist.worker.compat.rpc import raise_in_thread
 from jdist.worker.debug import stepping
 from jdist.worker.debug.frames import FrameAt, FrameStack, UserCode, outwards
 from jdist.worker.debug.stepping import Stepper, Stop
@@ -166,8 +166,7 @@ class Debugger:
             elif paused.ident == threading.main_thread().ident:
                 interrupt_main()
             else:
-                ident, error = ctypes.c_ulong(paused.ident), ctypes.py_object(KeyboardInterrupt)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)  # as soon as it executes Python
+                raise_in_thread(paused.ident, KeyboardInterrupt)
             self._cells.idle.wait(_AGAIN)
         return True
 

@@ -18,6 +18,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before the first world: it binds the world as default arguments
+from msgspec import Struct
 from torch.distributed import TCPStore
 from torch.distributed import distributed_c10d as c10d
 
@@ -27,6 +28,7 @@ from jdist.core.topology import Topology
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups.environment import RankEnvironment
 from jdist.worker.groups.gloo import Endpoint, ListenerWaker, own_listeners, shut_down
+from jdist.worker.groups.rpc import RpcState
 from jdist.worker.groups.store_client import StoreClient, meet
 
 FOREVER = timedelta(days=1)  # torch's timeout for collectives: jdist's deadlines come first, and explain.
@@ -34,6 +36,13 @@ WORLD = "the world"  # Key of the default group among a generation's groups.
 _NAMED_NUMBERS = 1_000_000  # The first number in names of jdist's own groups, far from those of cells' groups.
 _AGAIN = 0.05  # Seconds between two attempts to end a formation that is to end.
 _SLACK = 2.0  # Seconds that the watchdog leaves to the waits which end by themselves at the deadline.
+
+
+class Facts(Struct, frozen=True):
+    """What a rank tells the others while a generation is formed."""
+
+    listeners: tuple[Endpoint, ...]  # The sockets on which its groups listen.
+    rpc: RpcState
 
 
 class RankFormation:
@@ -187,14 +196,14 @@ class RankFormation:
             groups.update({f"mesh dimension {n!r}": mesh.get_group(n) for n in names})
         return groups
 
-    def exchange(self, own: tuple[Endpoint, ...], environment: RankEnvironment) -> set[Endpoint]:
-        """Exchange the sockets on which ranks' groups listen, and check that a collective comes out right."""
+    def exchange(self, own: Facts, environment: RankEnvironment) -> dict[int, Facts]:
+        """What all ranks tell each other, by rank; also checks that a collective comes out right."""
         rank, world_size = self.rank, self.form.world_size
         store = torch_compat.world_store() if self.backend != "mpi" else None
         if store is not None:
             if rank == 0 and self.form.store_port:
                 environment.publish_master_address(store, self.form)
-            store.set(f"listeners/{rank}", msgspec.json.encode(own))
+            store.set(f"facts/{rank}", msgspec.json.encode(own))
         expected = world_size * (world_size + 1) // 2
         for on in {self.device, torch.device("cpu")} if ":" in self.backend else {self.device}:
             ranks = torch.full((1,), rank + 1, dtype=torch.int64, device=on)
@@ -205,11 +214,11 @@ class RankFormation:
                     "world's connections are mixed up, stop the cluster and start it again"
                 )
         if store is None:
-            return set(own)
+            return {rank: own}
         if self.form.store_port:
             environment.set_master_address(store)
-        texts = store.multi_get([f"listeners/{r}" for r in range(world_size)])
-        return {endpoint for text in texts for endpoint in msgspec.json.decode(text, type=tuple[Endpoint, ...])}
+        texts = store.multi_get([f"facts/{r}" for r in range(world_size)])
+        return {r: msgspec.json.decode(text, type=Facts) for r, text in enumerate(texts)}
 
 
 def _check_interfaces(variable: str) -> None:

@@ -49,6 +49,7 @@ def install(groups: GroupRegistry) -> None:
     rebind.remember_ddp_modules(groups.log.check)
     torch_compat.name_checked_groups()
     groups.environment.install()
+    groups.rpc.install()
     groups.log.install()
 
 

@@ -24,9 +24,10 @@ from jdist.worker.compat import step
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups import on_reform
 from jdist.worker.groups.environment import RankEnvironment
-from jdist.worker.groups.formation import RankFormation
+from jdist.worker.groups.formation import Facts, RankFormation
 from jdist.worker.groups.gloo import Endpoint, ListenerWaker, end_reading, own_listeners, release, waits
 from jdist.worker.groups.rebind import AGAIN, rebind, renew_reducers
+from jdist.worker.groups.rpc import RpcAgent
 from jdist.worker.groups.store_client import StoreClient, sweep
 from jdist.worker.observe.call_log import CallLog
 
@@ -50,6 +51,7 @@ class GroupRegistry:
         self.own_names: dict[str, Any] = {}  # What every rank has; one dict for all generations.
         self.store_client = StoreClient()
         self.environment = RankEnvironment(cluster)
+        self.rpc = RpcAgent()
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # guards the two below
         self._newest = 0
@@ -98,6 +100,11 @@ class GroupRegistry:
         """The named groups, and the names and sizes of the mesh, as users have asked for them."""
         form = self._formation.form if self._formation is not None else None
         return ({}, None) if form is None else (dict(form.named), form.mesh)
+
+    def end_others(self) -> None:
+        """End what cells have made besides process groups: RPC, and whatever met by a rendezvous of its own."""
+        self.rpc.end()
+        self.environment.disconnect()
 
     def abort_nccl(self) -> None:
         """Begin to end what NCCL runs on the GPU. It may take as long as NCCL likes, which must not hold up others."""
@@ -216,18 +223,20 @@ class GroupRegistry:
                 with formation.watchdog():
                     formation.init_world()
                     groups = formation.make_groups()
-                    own = tuple(sorted(own_listeners() - before))
-                    found = formation.exchange(own, self.environment)
+                    own = own_listeners() - before
+                    facts = formation.exchange(Facts(tuple(sorted(own)), self.rpc.state()), self.environment)
             except LaunchError:
                 raise
             except Exception as e:
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__
                 raise LaunchError(f"rank {rank} could not join the world of {form.world_size}: {reason}") from e
-            self.listeners = found
+            self.listeners = {endpoint for of in facts.values() for endpoint in of.listeners}
             notices = self._adopt(formation, groups)
+            notices += self.rpc.agree({r: of.rpc for r, of in facts.items()}, rank, form.generation)
             release()
             torch_compat.unmute_warnings()
-        return WorldFormed(worker, form.generation, str(formation.device), own, notices, on_reform.is_wanted())
+        device, listeners = str(formation.device), tuple(sorted(own))
+        return WorldFormed(worker, form.generation, device, listeners, notices, on_reform.is_wanted())
 
     def _leave(self, listeners: tuple[Endpoint, ...], timeout: float) -> None:
         """Destroy the groups that are held; first end connections, since destroying waits for pending operations.
@@ -244,6 +253,7 @@ class GroupRegistry:
         if self._groups:  # else the last formation failed, and what was left before it counts
             self._previous, self._groups = self._groups, {}
         self._formation = None
+        self.rpc.leave()
         end_reading({*listeners, *self.listeners})
         self.listeners = set()
         if dist.is_initialized() and not is_aborted:
