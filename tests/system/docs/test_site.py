@@ -85,7 +85,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     names = {n for n in jdist.__all__ if not n.startswith("__") and not n.endswith("_ipython_extension")}
     assert not {name for name in names if f'id="{name}"' not in text}
     seen = text_of(site / "reference" / "python" / "index.html")
-    methods = {n for n in vars(jdist.Cluster) if not n.startswith("_") and callable(getattr(jdist.Cluster, n))}
+    methods = {n for n in dir(jdist.Cluster) if not n.startswith("_") and callable(getattr(jdist.Cluster, n))}
     assert len(methods) > 30
     assert not {name for name in methods if f"Cluster.{name}(" not in seen}
 
