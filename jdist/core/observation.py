@@ -1,4 +1,6 @@
-"""Stacks of paused ranks, as seen from outside the rank's process.
+"""What ranks do in torch.distributed, the stacks of those that are paused, and verdicts on runs.
+
+Stacks of paused ranks, as seen from outside the rank's process.
 
 Observation: what one rank does in torch.distributed, seen without its main thread's help, and verdicts on runs.
 

@@ -1,4 +1,6 @@
-"""The releases of torch with which jdist is tested: the oldest, which it requires at least, and the newest.
+"""Settings of a cluster, deadlines and limits, and the releases of torch with which jdist is tested.
+
+The releases of torch with which jdist is tested: the oldest, which it requires at least, and the newest.
 
 Settings of a cluster, deadlines and limits (in seconds unless said otherwise), and specs of started programs.
 

@@ -48,7 +48,7 @@ class Topology(Struct, frozen=True):
     """Ranks per place, in the places' order; rank numbers are dense, as torchrun counts them.
 
     A *place* is what one agent holds: a node, or a task where a launcher has started an agent for each (see
-    agent/node/join_options). In that case several places may be on one node, and a rank's place has the rank's number.
+    agent/node.py). In that case several places may be on one node, and a rank's place has the rank's number.
     """
 
     nproc_per_node: tuple[int, ...]  # Number of ranks at each place.

@@ -1,4 +1,4 @@
-"""Memory cgroups: where the kernel counts and limits the memory of a process, in both versions of control groups.
+"""Wait for ended children, and explain in words how a process ended, running out of memory included.
 
 Wait for ended children, and explain in words how a process ended.
 

@@ -1,4 +1,6 @@
-"""Rank logs: everything that the ranks of a node have written, in a file for each, as far as the disk has room.
+"""Merge what the kernels of a node write into `Output`, and keep it in a log file for each rank.
+
+Rank logs: everything that the ranks of a node have written, in a file for each, as far as the disk has room.
 
 The output relay: translates the kernels' Jupyter messages into jdist's `Output`, merged over the node's workers.
 

@@ -106,7 +106,7 @@ class Model(HasPhase[Phase]):
     generation: int = 0
     is_dirty: bool = True  # There is no process group, or it may be out of step: form it before a run starts.
     was_aborted: bool = False  # A run was aborted since the world was last formed.
-    reform_ended: bool = False  # Callbacks after a re-forming were ended early (see controller/runs/own_runs).
+    reform_ended: bool = False  # Callbacks after a re-forming were ended early (see OwnRuns).
     left_out: tuple[str, ...] = ()  # Nodes that could not be had, and why.
     ending: str = ""  # Why the cluster is to be stopped with this step; "" while it is not.
 

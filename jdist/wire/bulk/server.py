@@ -1,4 +1,6 @@
-"""Stored transfers: one PUT fills a segment on the data port's host; GETs follow it without waiting for its end.
+"""Serve the data port: bulk bytes that are relayed as they arrive, or stored for several receivers.
+
+Stored transfers: one PUT fills a segment on the data port's host; GETs follow it without waiting for its end.
 
 Relay: bytes of one PUT at the data port are sent to one GET as they arrive.
 

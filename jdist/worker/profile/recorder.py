@@ -1,4 +1,6 @@
-"""The operator table: the operators of a profile in columns; if there are too many, the shortest are dropped.
+"""Record a cell under torch.profiler within limits on memory and time, and read torch's operator table.
+
+The operator table: the operators of a profile in columns; if there are too many, the shortest are dropped.
 
 The recorder: runs a cell under torch.profiler, and reads the recording before it takes too much memory.
 
