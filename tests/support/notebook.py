@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -59,7 +60,10 @@ class Notebook:
 
     def __init__(self, directory: Path | None = None) -> None:
         """``directory``: the kernel's working directory; by default, that of this process."""
-        self.manager = KernelManager(kernel_name="python3")
+        # Over TCP, a kernel binds ports that were chosen before it started, or that its predecessor had. Tests that
+        # run beside this one may have taken them by then.
+        self._sockets = tempfile.TemporaryDirectory(dir="/tmp")
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self._sockets.name}/kernel")
         self.manager.start_kernel(cwd=str(directory or Path.cwd()))
         self.client = self.manager.blocking_client()
         self._seen: dict[str, Cell] = {}  # Every cell as a front end shows it, by its request.
@@ -149,3 +153,4 @@ class Notebook:
         self._watcher.stop_channels()
         self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()
+        self._sockets.cleanup()

@@ -59,7 +59,10 @@ class Kernel:
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     root = str(Path(__file__).parents[3])
-    manager = KernelManager(kernel_name="python3", connection_file=str(tmp_path_factory.mktemp("k") / "k.json"))
+    directory = tmp_path_factory.mktemp("k")
+    manager = KernelManager(
+        kernel_name="python3", connection_file=str(directory / "k.json"), transport="ipc", ip=str(directory / "kernel")
+    )
     manager.start_kernel(env={**os.environ, "PYTHONPATH": root, "PYTHONWARNINGS": "ignore"}, cwd="/tmp")
     client = manager.client()
     client.start_channels()
