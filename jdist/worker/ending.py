@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Self
 
 from jdist.worker.cells.imports import is_users_file, users_modules
 from jdist.worker.compat.exit import join_threads, run_exit_functions
-from jdist.worker.session.crash import SIGNALS
+from jdist.worker.session.crash import FATAL
 
 _SENT = 0.2  # Seconds for the last message to leave.
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
@@ -117,7 +117,7 @@ def _exit() -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     libc: Any = ctypes.PyDLL(None)  # It keeps the interpreter's lock, so that no other thread runs Python meanwhile.
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    for number in SIGNALS:
+    for number in FATAL:
         libc.signal(int(number), int(signal.SIG_DFL))
     libc.exit(0)
     os._exit(0)

@@ -1,17 +1,18 @@
-"""The crash handler: before a signal ends the process, it hands its names over to its successor.
+"""Hand the names over to the process's successor before SIGABRT ends the process.
 
-gloo ends a process by ``std::terminate`` in its own thread when a peer sends more than expected, and C code of the
-user's may fault. A handler of these signals runs in the thread that fails. While the main thread waits in a collective,
-the interpreter is free, so Python can run there; and if the main thread itself failed in C code, Python can run in its
-place. The work is done on a thread of its own, as the failing one may have little stack left. Then the process ends by
-the same signal. A fault on the thread that saves ends it at once, while one that only pickles is left alone (see
-`attempt`). The agent ends a process that gets stuck.
+Libraries call ``abort()`` in a state that they found to be wrong: gloo by ``std::terminate`` in its own thread when a
+peer sends more than expected, NCCL and CUDA likewise. The handler of SIGABRT runs in the thread that aborts. While the
+main thread waits in a collective, the interpreter is free, so Python can run there; and if the main thread itself
+aborted in C code, Python can run in its place. Saving has a thread of its own, since the aborting one may have little
+stack left. Then the process ends by the same signal. The agent kills a process that gets stuck.
 
-Installed below faulthandler's handlers, which need no interpreter: what they write tells the agent of a failure in
-which Python cannot run any more.
+A fault (SIGSEGV, SIGBUS, SIGFPE) is left alone and ends the process: the memory that would be saved may be damaged.
+
+The handler is installed below faulthandler's handlers, which need no interpreter: their text reports faults to the
+agent, and aborts after which Python cannot run.
 
 Python counts a signal as having its default action if C code installed its handler. Code that saves all handlers and
-restores them later, such as Lightning's Trainer, would therefore remove these handlers without knowing it, and others
+restores them later, such as Lightning's Trainer, would therefore remove this handler without knowing it, and others
 such as that of stack dumps. So in ``signal.signal`` the default of a signal is the handler that C code installed.
 """
 
@@ -20,7 +21,6 @@ import contextlib
 import ctypes
 import faulthandler
 import functools
-import mmap
 import os
 import signal
 import socket
@@ -29,12 +29,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE)
+# Signals by which C code ends the process, all of which faulthandler reports.
+FATAL = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE)
 
-_ON_STACK = 0x08000000  # SA_ONSTACK
-_STACK = 8 << 20  # Bytes of the stack on which the handler runs where the main thread's own has overflowed.
-# Python 3.14 takes any other stack than the thread's own for an overflow.
-_HAS_OWN_STACK = sys.version_info < (3, 14)
 _SAVING_STACK = 256 << 20  # Of the thread that saves: pickling nested objects takes stack.
 _SOON = 0.05
 
@@ -50,16 +47,11 @@ class _HandlerEntry(ctypes.Structure):
     )
 
 
-class _Stack(ctypes.Structure):
-    """``stack_t``."""
-
-    _fields_ = (("base", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
-
-
 class CrashHandler:
-    """This process's handler. ``hand_over(signal)`` is called once, on a thread of its own; what it raises is ignored.
+    """This process's handler of SIGABRT.
 
-    The signal is 0 where there is none, but :meth:`end` was called.
+    ``hand_over(signal)`` is called once, on a thread of its own, and its errors are ignored. The signal is 0 if
+    :meth:`end` was called.
 
     ``line`` is a socket to the agent, to which faulthandler writes where the process failed. Made on the main thread.
     """
@@ -74,23 +66,17 @@ class CrashHandler:
         self._libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
         self._libc.signal.restype = ctypes.c_void_p
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._handle)  # kept for the process's life
-        self._own = _HandlerEntry(
-            ctypes.cast(self._callback, ctypes.c_void_p), flags=_ON_STACK if _HAS_OWN_STACK else 0
-        )
+        self._own = _HandlerEntry(ctypes.cast(self._callback, ctypes.c_void_p))
         self._defaults: dict[int, _HandlerEntry] = {}  # By signal, what was there when Python set a handler instead.
-        self._stack = mmap.mmap(-1, _STACK)
         self._line = line
         self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def install(self) -> None:
-        """Handle the signals from now on; on the main thread."""
-        for number in SIGNALS:
-            self._libc.sigaction(int(number), ctypes.byref(self._own), None)
+        """Handle SIGABRT from now on; on the main thread."""
+        self._libc.sigaction(int(signal.SIGABRT), ctypes.byref(self._own), None)
         self._line.setblocking(False)  # faulthandler's text is left out rather than waited for
         faulthandler.enable(self._line.fileno())
         signal.signal = self._keeping(signal.signal)
-        stack = _Stack(ctypes.addressof(ctypes.c_char.from_buffer(self._stack)), 0, _STACK)
-        self._libc.sigaltstack(ctypes.byref(stack), None)  # after faulthandler's own, which is too small for Python
         # A child that fails is none of the agent's business.
         os.register_at_fork(after_in_child=lambda: os.dup2(self._nowhere, self._line.fileno(), inheritable=False))
 
@@ -110,8 +96,9 @@ class CrashHandler:
             if is_read and before == signal.SIG_DFL:
                 self._defaults[signalnum] = entry
             if handler == signal.SIG_DFL and signalnum in self._defaults and os.getpid() == self._pid:
-                is_faults = signalnum in SIGNALS and not faulthandler.is_enabled()  # its handlers would do nothing
-                kept = self._own if is_faults else self._defaults[signalnum]
+                kept = self._defaults[signalnum]
+                if signalnum in FATAL and not faulthandler.is_enabled():  # its handler would return at once
+                    kept = self._own if signalnum == signal.SIGABRT else _HandlerEntry()
                 self._libc.sigaction(int(signalnum), ctypes.byref(kept), None)
             return before
 
@@ -129,7 +116,7 @@ class CrashHandler:
     def _fail(self, number: int) -> None:
         own = _thread.get_ident()
         if own in self._failing:
-            return  # a fault in what is done about the first
+            return  # it aborts once more while it handles the first time
         if not self._turn.acquire(blocking=False):
             while True:  # another thread has failed, too: the process ends when the first is done
                 time.sleep(1.0)

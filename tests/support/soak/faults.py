@@ -127,8 +127,8 @@ def mismatched_and_killed(cluster: jdist.Cluster, rng: random.Random) -> Report:
 
 
 def crashed(cluster: jdist.Cluster, rng: random.Random) -> Report:
-    """C code of a rank crashes: its successor has its names."""
-    how = rng.choice(["import ctypes; ctypes.string_at(0)", "import os; os.abort()"])
+    """C code of a rank aborts: its successor has its names."""
+    how = "import os; os.abort()"
     report = Report("crashed")
     what = programs.program(rng, rng.randrange(5, 20))
     step = rng.randrange(len(what.steps))
