@@ -3,9 +3,10 @@
 #   make demo    run the first notebook here in the terminal, cell by cell
 #   make test    lint, types and imports; the tests of jdist itself; the first notebook. About 25 minutes on two cores
 #   make test-unit | test-process | test-cluster    one tier of them: nothing started; single processes; clusters
+#   make test-libraries  PyTorch's tutorials, and libraries for training, in cells
 #   make test-system  what jdist works with: ssh, Slurm, MPI, Ray, JupyterHub, browsers, all notebooks, the soak
 #   make test-gpu  what needs GPUs, on a machine that has one or more: five minutes, no network
-#   make test-all   everything that is checked: test and test-system
+#   make test-all   everything that is checked: test, test-libraries and test-system
 #   make test-torch   what depends on torch most, with the oldest and the newest torch that jdist supports; each has an
 #                environment of its own, of some GB. TORCHES='2.13.0' for another one
 #   make test-python  the same with each Python that jdist supports; PYTHONS='3.13' for one of them
@@ -48,7 +49,7 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-process test-cluster test-system test-gpu test-all test-lab test-heart test-torch test-python FORCE lab labextension lint lint-lab translations docs pictures bench soak worst-day clean
+.PHONY: help demo test test-libraries test-unit test-process test-cluster test-system test-gpu test-all test-lab test-heart test-torch test-python FORCE lab labextension lint lint-lab translations docs pictures bench soak worst-day clean
 .DELETE_ON_ERROR:
 
 help:
@@ -148,6 +149,9 @@ test-process: $(TOOLS)
 test-cluster: $(TOOLS)
 	$(PYTEST) tests/cluster
 
+test-libraries: $(TOOLS)
+	$(PYTEST) tests/libraries
+
 test-system: $(TOOLS) $(HUB_PROXY) $(LAB)
 	$(PYTEST) tests/system
 
@@ -157,7 +161,7 @@ test-gpu: $(TOOLS)
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "$(NO_GPU)" >&2; exit 1; }
 	$(BIN)/python -m pytest -n 0 $(PYTEST_ARGS) tests/gpu
 
-test-all: test test-system
+test-all: test test-libraries test-system
 
 test-heart: $(TOOLS)
 	$(PYTEST) tests/unit tests/process $(HEART:%=tests/cluster/test_%.py)

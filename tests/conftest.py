@@ -1,8 +1,9 @@
 """What tests of all tiers share: how they are distributed, a runtime folder, a cluster, and checks for leaks.
 
 Every process that a test starts inherits this run's JUPYTER_RUNTIME_DIR, by which it is told from a developer's own.
-A test that asks for ``traces`` (in ``tests/cluster`` all do) fails when it leaves a process, a thread, a file
-descriptor, shared memory, a connection file or an agent's folder. What belongs to the shared cluster is exempt.
+A test that asks for ``traces`` (in ``tests/cluster`` and ``tests/libraries`` all do) fails when it leaves a process, a
+thread, a file descriptor, shared memory, a connection file or an agent's folder. What belongs to the shared cluster is
+exempt.
 """
 
 from __future__ import annotations
