@@ -1,20 +1,16 @@
 """Handle each message of the controller, and each event of the node's workers.
 
-Late ends: ends of cells that do not arrive, although their ranks have gone on.
+The state of the workers is the controller's to know. The agent reports that a worker is up, down or has finished a
+cell, and describes what the node holds to a controller that was started again.
 
-A cell's end travels among its output, which it must not overtake, and passes everything that can go wrong with output.
-Behind it, the worker says on its own socket that the cell is over. Where nothing of the worker's output arrives any
-more after that, and the end was not among it, the end is lost, and an error takes its place::
+The end of a cell travels among the cell's output, which it must not overtake, and is exposed to everything that can go
+wrong with output. The worker therefore reports the end on its own socket, too. If no output of the worker arrives after
+that report and the end was not among it, the end is lost, and an error takes its place::
 
-    said ──output arrives──► said again ──the end arrives──► forgotten
+    reported ──output arrives──► reported again ──the end arrives──► forgotten
       └── no output for _QUIET looks, or _LONGEST looks in all ──► an error is the end
 
-The time is counted in looks, not by the clock: an agent that was stopped itself has first to read what has come.
-
-Handlers: what an agent does for each message of its controller, and for each event of its workers.
-
-A worker's own state is the controller's to know: the agent reports only that a worker is up, down, or has finished a
-cell, and describes what it holds to a controller that was started again.
+The time is counted in looks and not by the clock, since an agent that was stopped has to read its backlog first.
 """
 
 import asyncio

@@ -1,28 +1,24 @@
-"""The agent's connections to its controller: enrolment, the stream of messages, and the data port.
+"""Connect the agent to its controller: enrolment, the stream of messages, and the data port.
 
-The data gateway opens connections to the controller's data port for workers, which never open any themselves.
+*Enrolment*: the agent tries all addresses of its join line at once and uses the earliest in the line that answers for
+this cluster, so that nodes with several ways to the controller use the same one. The controller's key proves that it is
+genuine, and the agent gets a key of its own.
 
-A worker connects to a Unix socket here, names a transfer, and gets a connected and introduced TCP socket handed over;
-it then writes a tensor's own memory into it, with no copy in between.
-
-Enrolment: with a join line, an agent finds its controller and gets a key of its own.
-
-All addresses of the line are tried at once. Of those that answer for this cluster the earliest in the line is used, so
-that nodes which reach the controller in several ways use the same one. The controller's key proves that it is genuine.
-
-The controller link: the agent's end of its stream to the controller, over as many connections as that takes.
-
-States, and what changes them::
+*The stream* runs over as many connections as it takes::
 
     reachable ──liveness connection ended | disconnected | silent──► unreachable ──anything arrives──► reachable
                                                                          └──the grace is over──► lost (the agent ends)
 
-The liveness connection distinguishes a dead controller, whose end is closed at once, from a broken network.
-Either way zmq dials on: a network may heal, and a controller may be started again at the same address.
+The liveness connection distinguishes a dead controller, whose end is closed at once, from a broken network. In both
+cases zmq keeps dialling: a network may recover, and a controller may be started again at the same address.
 
-Ending takes an agent several seconds, in which its ranks run their exit functions. The controller may have removed it
-from the world by then, and answers its heartbeats by asking for a hello. An agent that is leaving sends none: it would
-be refused, or claim a place that is meant for another node.
+An agent takes several seconds to end, while its ranks run their exit functions. By then the controller may have removed
+it from the world, and answers its heartbeats by asking for a hello. An agent that is leaving sends none: the hello
+would be refused, or claim a place that is meant for another node.
+
+*Bulk data*: workers open no connections to the controller. A worker connects to a Unix socket of the agent, names a
+transfer, receives a TCP socket that is connected and introduced to the data port, and writes a tensor's own memory into
+it without a copy.
 """
 
 import asyncio

@@ -1,14 +1,11 @@
-"""The node of an agent: facts about it, its GPUs, and how many ranks it is to have.
+"""Read the facts of this node: its hardware and limits, its GPUs, and how many ranks it gets.
 
-Join options: rank count, node rank and launcher task, from the command line or the launcher's environment.
+The number of ranks, the node rank and the launcher's task come from the command line or the launcher's environment. No
+fact needs torch.
 
-GPUs of a node, by NVML, the driver's library; and which of them is a rank's.
-
-NVML is called in a process of its own that has a deadline: where a GPU has fallen off the bus a call into the driver
-does not return and cannot be ended, and the agent holds the node's ranks. (Torch could be asked, too, but makes a CUDA
-context, hundreds of MB of the GPU's memory.)
-
-What all parts of an agent share, and the facts about its node, which are read without importing torch.
+GPUs are read through NVML, the driver's library. NVML is called in a process of its own that has a deadline: if a GPU
+has fallen off the bus, a call into the driver does not return and cannot be ended, and the agent holds the node's
+ranks. (torch could answer as well, but creates a CUDA context, hundreds of MB of the GPU's memory.)
 """
 
 import contextlib

@@ -1,13 +1,10 @@
-"""What a node and its ranks use: readings of the kernel's counters and of the GPU driver, kept for an hour.
+"""Sample what the node, its workers and its GPUs use, and answer for now and for the last hour.
 
-Usage: what this node and processes with their descendants use, by the kernel's counters, now and in the last hour.
+The kernel's counters give CPU and memory of processes with their descendants. Linux counts network traffic by interface
+and not by process, so network rates exist for the node only.
 
-Linux counts network traffic by interface and not by process, so the network is the node's only.
-
-Resource meter: samples what the node, its workers and its GPUs use, and answers for now and for the last hour.
-
-A sample is taken every two seconds, every second while a client asks, and less often where one takes so long that it
-would cost more than a hundredth of a core. Samples are taken and read on threads; the agent's loop does not wait.
+A sample is taken every two seconds, every second while a client asks, and less often if sampling would otherwise cost
+more than a hundredth of a core. Samples are taken and read on threads, so the agent's loop does not wait for them.
 """
 
 import asyncio

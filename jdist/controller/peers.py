@@ -1,12 +1,8 @@
-"""The controller's peers: whose keys open the control port, and the streams to agents and clients.
+"""Decide whose keys open the control port, and keep a stream to each agent and client.
 
-PeerKeys: whose keys open the control port, and as what; invitations are made, run out and are revoked here.
-
-Clients hold the key of the connection file and call themselves c-…; agents enrol as e-… with an invitation's key, and
-then speak with one of their own, under the name that follows from it. A key that is used under another name is not
-heard.
-
-Downlinks: the controller's ends of its peers' streams, agents' and clients'.
+Invitations are made, expire and are revoked here. Clients hold the key of the connection file and are named c-…. Agents
+enrol as e-… with the key of an invitation, and then use a key of their own and the name that is derived from the key. A
+key that is used under another name is ignored.
 """
 
 import time

@@ -1,10 +1,4 @@
-"""Every error jdist raises, in one tree, and the remedies that are suggested to the user, as data.
-
-Remedies: actions suggested to the user, as data. Pure.
-
-Each front end words them: notebook and command line by :mod:`jdist.notebook.text.remedy_text`, JupyterLab as buttons.
-
-Every error jdist raises, in one tree.
+"""Every error jdist raises, in one tree, and the remedies that are suggested to the user, as data. Pure.
 
 ::
 
@@ -24,7 +18,8 @@ Every error jdist raises, in one tree.
          ├─ CellInterrupted   the run was interrupted
          └─ RankLost      a rank's process died or its node is gone
 
-Every message says which rank on which node, and what was being done; ``remedies`` say what to do next.
+Every message names the rank, the node, and what was being done; ``remedies`` say what to do next. Each front end words
+the remedies: notebook and command line by :mod:`jdist.notebook.text.remedy_text`, JupyterLab as buttons.
 """
 
 import difflib

@@ -1,13 +1,11 @@
-"""What launchers tell their tasks, and which of it must not travel. Pure.
+"""Read what launchers tell their tasks, and list the variables that must not travel. Pure.
 
-Environment variables that must not travel: a notebook service's secrets, and launchers' words to their tasks.
-
-These are the only lists of both. Launchers remove the secrets before they start a program, and the agent removes both
+Two kinds of environment variables must not reach ranks: a notebook service's secrets, and what launchers tell their
+tasks. Both are listed only here. Launchers remove the secrets before they start a program, and the agent removes both
 from its own environment before it starts anything that would inherit them.
 
-Slurm: reads what ``scontrol`` and ``sacct`` print about a job, and explains it to the user. Pure.
-
-Launcher task: the place of this process among those that a launcher such as mpirun has started together.
+The place of this process among the tasks of mpirun, srun or torchrun comes from their variables; the output of
+``scontrol`` and ``sacct`` is read to explain a Slurm job to the user.
 """
 
 import re

@@ -1,10 +1,7 @@
 """What ranks do in torch.distributed, the stacks of those that are paused, and verdicts on runs.
 
-Stacks of paused ranks, as seen from outside the rank's process.
-
-Observation: what one rank does in torch.distributed, seen without its main thread's help, and verdicts on runs.
-
-Groups have torch's own names ("0" is the first generation's world), the same on every rank; ``label`` is for people.
+An observation is made without the help of the rank's main thread. Groups have torch's own names ("0" is the world of
+the first generation), the same on every rank; ``label`` is for people.
 """
 
 import functools

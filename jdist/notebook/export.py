@@ -1,11 +1,7 @@
-"""Export what a client has run as a script for torchrun: the cells, in order.
+"""Export what a client has run as one script for torchrun: the cells in order, setup cells first.
 
-Cell text: a cell as it can stand in a script, verbatim, with what only IPython can run as comments.
-
-Script: a session's steps as the source text of one script for torchrun: the cells in order, setup cells first, and
-between them what jdist did on the ranks. What cannot be in a script is a comment in it, and a warning. Pure.
-
-Export: writes what a client has run as a script for torchrun, whole or not at all, and not over the user's work.
+Cells are copied verbatim. What only IPython can run becomes a comment, with a warning, and so does what jdist did on
+the ranks between the cells. The file is written whole or not at all, and never over the user's work.
 """
 
 from __future__ import annotations

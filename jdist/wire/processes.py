@@ -1,8 +1,6 @@
-"""jdist's own processes: they end with their parent, have names, and write any text.
+"""Give jdist's own processes names and standard streams that take any text, and end them with their parent.
 
-Processes: children that end with their parent (by the kernel, on Linux), names for them, and which have ended.
-
-Standard streams: those of jdist's own processes take any text, whatever their encoding.
+The kernel ends a child when its parent dies, on Linux.
 """
 
 import asyncio

@@ -1,14 +1,8 @@
 """Wait for ended children, and explain in words how a process ended, running out of memory included.
 
-Wait for ended children, and explain in words how a process ended.
-
-Out of memory: did the kernel kill this process because memory ran out?
-
-The kernel counts such kills for each memory cgroup (v2: ``memory.events``, v1: ``memory.oom_control``; both since
-Linux 4.13) and names the process in its log, which root may read. The count is compared with the one of a moment ago,
-so that a kill of long ago, or of another process, is not taken for this one.
-
-Exits: waiting for ended children, and explaining in words how a process ended, or why the agent itself is to end.
+The kernel counts the processes that it killed for memory in each memory cgroup (v2: ``memory.events``, v1:
+``memory.oom_control``; both since Linux 4.13), and names them in its log, which root may read. The count is compared
+with that of a moment before, so that an old kill, or one of another process, is not mistaken for this one.
 """
 
 import asyncio

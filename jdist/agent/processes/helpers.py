@@ -1,13 +1,11 @@
-"""Helper processes of an agent that are no workers, and stack dumps of workers.
+"""Run helper processes that are no workers, and dump the stacks of workers.
 
-Helpers: processes of an agent that are no workers, each of which reports with one datagram; the rendezvous store.
+Each helper reports with one datagram. The rendezvous store is one of them. An agent keeps at most one store, which ends
+with the agent or when another store takes its place. A store that ends by itself is replaced for the next generation,
+since a world that is formed does not need it at once.
 
-At most one store is kept. It ends with the agent, or when another takes its place. One that ends by itself is replaced
-for the next generation: a world that is formed does not need it at once.
-
-Stack dumps: where a process is whose Python cannot run, because C code holds the interpreter's lock.
-
-faulthandler needs no lock: upon a signal, a worker's main thread writes its stack to a file that its agent reads.
+A stack dump shows where a process is whose Python cannot run because C code holds the interpreter's lock. faulthandler
+needs no lock: on a signal, the worker's main thread writes its stack to a file, which the agent reads.
 """
 
 import asyncio

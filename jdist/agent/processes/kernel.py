@@ -1,8 +1,6 @@
-"""A worker's process: an ipykernel that the agent starts, connects to and reaps, and its messages.
+"""Start, connect to and reap one worker process, an ipykernel, and read its Jupyter messages.
 
-Jupyter messages as an agent reads them from its workers' kernels: only the fields that jdist needs.
-
-Kernel: one worker process of a node, an ipykernel that the agent starts, connects to and reaps.
+Of a Jupyter message, only the fields are read that jdist needs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Merge what the kernels of a node write into `Output`, and keep it in a log file for each rank.
+"""Merge the output of a node's kernels into `Output` messages, and keep it in a log file for each rank.
 
-Rank logs: everything that the ranks of a node have written, in a file for each, as far as the disk has room.
-
-The output relay: translates the kernels' Jupyter messages into jdist's `Output`, merged over the node's workers.
-
-What several ranks write alike within a moment crosses the network once. A stream that grows past its limit goes on in
-the rank's log on this node; from then on only its newest lines travel, with the exact count of what was left out.
+Equal output of several ranks within a moment crosses the network once. When a stream exceeds its limit, the output
+continues in the rank's log on this node, as far as the disk has room, and only its newest lines travel from then on,
+with the exact count of those left out.
 """
 
 import copy

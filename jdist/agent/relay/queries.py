@@ -1,11 +1,8 @@
-"""Answer queries: those to this node, and those to its ranks, which are passed on.
+"""Answer queries to this node, and pass on queries to its ranks.
 
-Node queries: each is answered in its own task from the system, the GPU driver and a fork; torch is not imported.
-
-Rank queries: routes them to this node's ranks, and answers those that the agent can answer itself.
-
-For a worker that does not answer what it is doing, its agent answers from outside the process: one that is stopped, or
-in which something holds the GIL, cannot answer, but what the operating system knows of it is reported all the same.
+Each query to the node is answered in a task of its own, from the system, the GPU driver and a fork; torch is not
+imported. If a worker does not answer what it is doing, the agent answers from outside the process: a worker that is
+stopped, or in which a thread holds the GIL, cannot answer, but the operating system knows something about it.
 """
 
 import asyncio

@@ -1,13 +1,9 @@
-"""Admit nodes: which place a node gets in the world, and whether its tasks are ranks. Pure.
+"""Admit nodes: assign each a place in the world or reject it, and decide whether launched tasks are ranks. Pure.
 
-Admission: which node gets which place in the world, and which is rejected. Pure.
-
-Task mode: whether the tasks that a launcher has started are nodes, or ranks. Pure.
-
-A cluster is started for so many nodes of so many ranks. A launcher that starts as many tasks as there are nodes has
-started one on each, and each makes its node's ranks. One that starts as many as there are ranks has started the ranks:
-each task is a place of one rank, which has the task's number, and its share of its host (cores, memory, GPUs) as the
-launcher gave it. Any other number fits neither.
+A cluster is started for a number of nodes with a number of ranks each. A launcher that starts as many tasks as there
+are nodes has started one task on each node, and each makes its node's ranks. A launcher that starts as many tasks as
+there are ranks has started the ranks: each task is a place of one rank, which has the task's number and the share of
+the host (cores, memory, GPUs) that the launcher gave to the task. Any other number is rejected.
 """
 
 from typing import Literal

@@ -1,21 +1,17 @@
 """Find lost nodes by their heartbeats, and replace lost ranks. Pure.
 
-Rank loss: what the loss of a rank or node ends, and what takes its place. Pure.
-
 Only this module acts on a loss. The order, with who is called for what, is in docs/design/recovery.md ("Who acts").
 
-Heartbeats: when a silent node counts as unreachable, for how long its ranks are kept, and when it is lost. Pure.
-
-A node's states, and what moves it on; nothing else does::
+The states of a node, and all transitions between them::
 
     in reach ──silent for beat_timeout──► unreachable ──silent for node_grace──► gone ──an agent joins──► in reach
      ▲    │                                  │                                    ▲
      │    └──its agent's process ended───────┼────────────────────────────────────┘
      └───────────anything is heard───────────┘
 
-An unreachable node has lost nothing: its ranks run on, and messages to it and from it arrive in order when the network
-is there again (wire/transport/streams). A run that waits for it waits. What tells a dead agent from a
-network that is cut is its liveness connection (wire/bulk/server): only the end of a process closes that in order.
+An unreachable node has lost nothing: its ranks keep running, messages to it and from it arrive in order when the
+network is back (wire/transport/streams), and a run that waits for it keeps waiting. The liveness connection
+(wire/bulk/server) tells a dead agent from a network that is cut: only the end of a process closes it in order.
 """
 
 import math

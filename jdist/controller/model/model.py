@@ -1,8 +1,7 @@
-"""The controller's model: what it is told, what it knows, and what it says is to be done. Pure.
+"""Hold everything the controller knows of its cluster, and the inputs and outputs of its state machine. Pure.
 
-Events and instructions: what the state is told, and what it says is to be done. Pure.
-
-Model: all that the controller knows of its cluster, and the messages that the present step sends. Pure.
+Events are the inputs to the state machine, and instructions are the actions that it returns. The model also collects
+the messages that the present step sends.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,14 +1,10 @@
-"""The controller's own runs: setup cells, run again on fresh ranks, and the callbacks after a re-forming. Pure.
+"""Accept, start, interrupt and end runs, including the controller's own. Pure.
 
-Both are queued when the world has been formed, ahead of every cell of a user, and setup cells come first.
+The controller's own runs are setup cells, which run again on fresh ranks, and callbacks after a re-forming. They are
+queued when the world has been formed, ahead of all cells of users, setup cells first.
 
-Accept, start, interrupt and end runs. Pure.
-
-Launch conflicts: ranks of a cell launch the processes of a world, though they are such processes themselves.
-
-That is recognised by what goes wrong, as ranks write or raise it, whichever launcher it was. Pure.
-
-Lifecycle of runs: from acceptance to end, and how a run that must not go on is aborted. Pure.
+A *launch conflict* is a cell whose ranks launch the processes of a world although they are such processes themselves.
+It is recognised by what goes wrong, as the ranks write or raise it, whichever launcher they used.
 """
 
 from collections.abc import Callable, Iterable

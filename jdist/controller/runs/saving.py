@@ -1,14 +1,11 @@
-"""Saves: which are being written, how each ends, and when the next automatic one begins. Pure.
+"""Track the saves that are being written, and decide when the next automatic save begins. Pure.
 
-Saving: which saves are being written, and how each ends. Pure.
-
-A save is *writing* from the first SaveStarted on. It is *finished* when all its parts have been written, when one could
+A save is *writing* from the first SaveStarted on. It is *finished* when all its parts are written, when a part could
 not be written, when a rank that had not written its part is gone, or when a rank has not begun in time.
 
-Automatic saves: when the next begins, and where: between two cells, or at a call of jdist.save_if_due(). Pure.
-
-Its phases are in docs/design/states.md. While it is *asking*, the ranks of a run make no call of save_if_due; that ends
-with SaveAt, which is sent in every case. Saves that are being written go on when automatic saves are switched off.
+An automatic save begins between two cells or at a call of jdist.save_if_due(). Its phases are in docs/design/states.md.
+While it is *asking*, calls of save_if_due on the ranks of a run are held until SaveAt, which is sent in every case.
+Switching automatic saves off does not cancel saves that are being written.
 """
 
 import math

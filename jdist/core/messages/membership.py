@@ -1,12 +1,9 @@
 """Membership: nodes, workers and ranks join, leave and are replaced; the world and its groups are formed.
 
-Groups: forming the world, its rendezvous store, and the named groups and meshes in it.
-
-Membership: nodes, workers and ranks join, leave and are replaced.
-
-A worker has an id for life, by which controller and agent name it. Its processes may be replaced (*incarnations*), and
-FormWorld assigns its rank in each generation. In messages between an agent and clients, ``rank`` and ``ranks`` are that
-id on the way between agent and controller, which puts the present rank in its place (controller/model/world).
+A worker has an id for life, by which the controller and the agent name it. Its processes may be replaced
+(*incarnations*), and FormWorld assigns its rank in each generation. In messages between an agent and clients, ``rank``
+and ``ranks`` are that id on the way between agent and controller, which replaces it by the present rank
+(controller/model/world).
 """
 
 from msgspec import Struct

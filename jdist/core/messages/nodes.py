@@ -1,6 +1,4 @@
-"""Nodes: a node's clock, the report of what is found on it, and the network path to another. Sizes in bytes.
-
-Resources: what a node and the processes of its ranks have used over time, and which runs there were meanwhile.
+"""Nodes: what a node reports of itself, the network path to another node, and resources over time. Sizes in bytes.
 
 The clocks of hosts differ, so times are ages: seconds before the answer was given. The quantities are ``cpu`` (busy
 cores), ``memory`` (bytes), ``gpu`` (share of the time in which it was busy, 0 to 1), ``gpu_memory`` (bytes), and of

@@ -1,7 +1,4 @@
-"""Runs: one cell from its submission to its output and the outcome of each rank.
-
-Records: what a run has written and how it ended, for clients that were not there.
-"""
+"""Runs: a cell from its submission to its output and each rank's outcome, and its record for later clients."""
 
 from typing import Any, Literal
 

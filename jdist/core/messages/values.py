@@ -1,7 +1,4 @@
-"""Values: expressions are evaluated, described, compared and moved between the notebook and the ranks.
-
-Introspection: completion, documentation, logs and consoles of ranks, and jdist's own log records.
-"""
+"""Values: evaluate, describe, compare and move values between notebook and ranks, and inspect names and logs."""
 
 from msgspec import Struct
 

@@ -1,11 +1,8 @@
-"""Run a script on a cluster of its own, also when a launcher has started several processes of `jdist run`.
+"""Run a script on a cluster of its own, as a command with an exit code.
 
-Tasks: several processes of `jdist run` that a launcher such as mpirun started together form one job.
-
-The first one runs the job, and each of them is a node or rank of its cluster. They find each other through a file with
-the cluster's join line in Jupyter's runtime directory, so their hosts must share that directory.
-
-Job: runs a script on a cluster of its own, as a command with an exit code.
+If a launcher such as mpirun has started several processes of `jdist run`, they form one job. The first process runs the
+job, and each of them is a node or rank of its cluster. They find each other through a file with the cluster's join line
+in Jupyter's runtime directory, so their hosts must share that directory.
 """
 
 import contextlib

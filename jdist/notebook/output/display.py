@@ -1,9 +1,8 @@
 """Show a run on a screen until it is over, with the chart of its metrics below it.
 
-The display of a run's metrics: a chart below the run's output, drawn again as ranks log, at most twice a second.
-
-Display: follows a run on a screen until it is over, in one display that is replaced as it grows. The larger it is,
-the less often: what is sent again stays in proportion to what is new. Only the thread that follows touches the screen.
+The run has one display, which is replaced as it grows; the larger it is, the less often, so that what is sent again
+stays in proportion to what is new. The chart is drawn again at most twice a second. Only the thread that follows the
+run touches the screen.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""RunView: one run at one moment, and what went wrong in it. Its text, its HTML and its JSON are written from this.
+"""RunView: one run at one moment, and what went wrong in it, from which text, HTML and JSON are written.
 
-Recorded: a run as its cluster's controller has recorded it, for a front end that has missed some of its output.
+A run may also be a recorded one: the controller keeps it for front ends that have missed some of its output.
 """
 
 from collections import Counter

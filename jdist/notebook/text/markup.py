@@ -1,12 +1,11 @@
-"""Text of ranks as HTML, and within a size.
+"""Write text of ranks as HTML, and keep it within a size.
 
-Limits: keeps text within a size, and says exactly what was left out.
+A run's output consists of a few pieces of HTML that are readable without any style: prefixes, emphasis and
+``<details>`` carry the meaning, and colours come from JupyterLab's variables, with fallbacks. Text that is cut says
+exactly what was left out.
 
-ANSI escape sequences: colours and bold as HTML, or text without them. Kept are ECMA-48 SGR 1, 22, 30-39, 40-49,
-90-97, 100-107, and 38/48 with 5 and 2; everything else is dropped.
-
-The few pieces of HTML that a run's output is made of, readable without any style: prefixes, emphasis and
-``<details>`` carry the meaning. Colours only from JupyterLab's variables, with fallbacks.
+Of ANSI escape sequences, ECMA-48 SGR 1, 22, 30-39, 40-49, 90-97, 100-107, and 38/48 with 5 and 2 become colours and
+bold; all others are dropped.
 """
 
 from __future__ import annotations

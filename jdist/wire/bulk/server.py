@@ -1,29 +1,22 @@
 """Serve the data port: bulk bytes that are relayed as they arrive, or stored for several receivers.
 
-Stored transfers: one PUT fills a segment on the data port's host; GETs follow it without waiting for its end.
-
-Relay: bytes of one PUT at the data port are sent to one GET as they arrive.
-
-They are stored nowhere in between: a slow receiver slows the sender through TCP itself. On Linux they move from socket
-to socket inside the kernel (``splice``), elsewhere through a buffer that stays in the processor's cache. A GET over a
-Unix socket, from the same host, is handed the PUT's connection itself, and no byte passes here.
-
-The data port: one plain TCP port of the controller for bulk bytes, beside the control port.
-
-A connection begins with one line, ``JDIST1 VERB NAME``, where NAME is a random word that its owner received through the
-encrypted control port:
+The data port is a plain TCP port of the controller, beside the control port. A connection begins with one line,
+``JDIST1 VERB NAME``, where NAME is a random word that its owner received through the encrypted control port:
 
 - ``PUT``: the peer sends a transfer's bytes, once; the answer is ``k`` when all of them are where they belong.
 - ``GET``: the peer receives them. They are relayed from the PUT as they arrive (a :class:`TransferRelay`, one GET),
-  or stored in shared memory in the meantime (a :class:`StoredTransfer`, several).
-  On the controller's own host, a GET of the first kind may come over a Unix socket, ``near``: it receives one byte
-  and the PUT's connection itself, which is as fast as no relay at all.
-- ``LIFE``: a liveness connection, once (see wire/transport/liveness).
+  or stored in shared memory in the meantime (a :class:`StoredTransfer`, several GETs, none of which waits for the end
+  of the PUT). On the controller's own host, a GET of the first kind may come over a Unix socket, ``near``: it receives
+  one byte and the PUT's connection itself, which is as fast as no relay at all.
+- ``LIFE``: a liveness connection, once (see wire/transport/sockets).
 - ``PING``: the answer is ``k`` if NAME is this cluster's: a peer looks for its controller.
 
 A connection at the public port (see wire/transport/public_port) is one of these or one for the control port.
 
-Only raw buffers of tensors and arrays pass here, as they do between the ranks themselves; whatever could run code when
+Relayed bytes are stored nowhere, so a slow receiver slows the sender through TCP itself. On Linux they move from socket
+to socket inside the kernel (``splice``), elsewhere through a buffer that stays in the processor's cache.
+
+Only raw buffers of tensors and arrays pass here, as they do between the ranks themselves. Whatever could run code when
 it is unpacked (pickles) travels in encrypted messages.
 """
 

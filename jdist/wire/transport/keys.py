@@ -1,11 +1,11 @@
-"""The private files of a cluster on its own host: its keys, and its agents' directories.
+"""Keep the private files of a cluster on its own host: its keys, and its agents' directories.
 
-Directories: an agent's private one for sockets and logs, and the one for synced code; dead agents' are removed.
+The files have mode 0600 and lie in Jupyter's runtime directory. With the *connection file*, the same user's notebooks,
+command line and JupyterLab find a cluster. With the *charter*, another controller is started when the first has died.
+Keys are never in argv or in the environment.
 
-Keys of a cluster, and the files (mode 0600 in Jupyter's runtime directory) that hold them on its own host.
-
-With the connection file, the same user's notebooks, command line and JupyterLab find a cluster. With the charter,
-another controller is started when the first has died. Keys are never in argv or in the environment.
+An agent has a private directory for sockets and logs, and shares one for synced code. Directories of dead agents are
+removed.
 """
 
 import contextlib

@@ -1,12 +1,10 @@
-"""Listen: take connections, and find the one port that nodes on other hosts need to reach.
-
-Acceptor: takes connections at a listening socket on the running loop, and goes on after descriptors have run out.
-
-The public port: the one port of the controller that nodes on other hosts need to reach, and the addresses it is at.
+"""Listen at the one port that nodes on other hosts need to reach, and accept connections.
 
 A connection that begins like ZeroMQ's is joined to the control port on the loopback interface, byte by byte: the
 traffic is encrypted from end to end, and the control port decides who may speak. Every other connection is for the data
 port. Clients, and nodes on the controller's own host, use these two ports directly.
+
+Accepting resumes after the process has run out of file descriptors.
 """
 
 import asyncio

@@ -1,15 +1,13 @@
-"""Make zmq sockets, and the liveness connections beside them.
+"""Make zmq sockets, and the liveness connections beside them. No other module makes zmq sockets.
 
-Liveness connections: connections with next to no traffic, whose end shows whether the peer's process has died.
+CurveZMQ with an allow-list is used on TCP, and ipc inside a node; there is no plain TCP. A :class:`Port` calls back
+with each message on the running asyncio loop: the socket wakes it, never a timer.
 
-When a process dies, the system closes its connections in order and at once. A connection that is reset, or on which
-TCP's keep-alive probes are not answered, was broken by the network, and says nothing about the process. Nor does the
-end of one whose peer goes on to answer on another: a proxy closes connections in order when nothing has passed for a
-while. So that it does not, the side that has dialled writes a byte now and then.
-
-Sockets: the only module that makes zmq sockets. CurveZMQ with an allow-list on TCP, ipc inside a node; no plain TCP.
-
-A :class:`Port` calls back with each message on the running asyncio loop: the socket wakes it, never a timer.
+A *liveness connection* has next to no traffic, and its end shows whether the peer's process has died. When a process
+dies, the system closes its connections in order and at once. A connection that is reset, or on which TCP's keep-alive
+probes are not answered, was broken by the network and says nothing about the process. Neither does the end of one whose
+peer still answers on another: a proxy closes connections in order after a while without traffic. To prevent that, the
+side that has dialled writes a byte now and then.
 """
 
 import asyncio

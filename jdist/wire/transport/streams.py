@@ -1,6 +1,4 @@
-"""Streams of messages over any number of connections, and the outbox that fills them.
-
-Streams: messages between two processes arrive complete and in order over any number of connections. Pure.
+"""Deliver messages completely and in order over any number of connections, and batch those of one loop iteration. Pure.
 
 zmq reconnects by itself when a connection breaks, but silently loses the messages that were in flight. So each end
 numbers its messages and keeps each one until the other end has acknowledged it::
@@ -16,11 +14,9 @@ numbers its messages and keeps each one until the other end has acknowledged it:
 
 Only the dialler begins sessions and sends AGAIN; every frame carries the session, its number and an acknowledgement.
 
-Outbox: messages for one peer that are sent in the same turn of the event loop leave together, as one payload.
-
-A message costs the network layer, and whoever receives it, far more than its bytes do. Many come at once: the ends of a
-node's ranks, or of a thousand ranks on their way to a client. None waits
-longer than the callbacks that are due already.
+The network layer and the receiver pay far more for a message than for its bytes, and many messages come at once: the
+ends of a node's ranks, or of a thousand ranks on their way to a client. The outbox therefore collects the messages for
+one peer and flushes them as one payload on the next loop iteration.
 """
 
 import asyncio

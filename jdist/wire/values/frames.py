@@ -1,14 +1,10 @@
 """Encode a message as bytes, and decode it against the union of its direction.
 
-Text that can travel: what stands for a string that is no Unicode, is too long, or for a number that is too large.
-
-Python's strings may have lone surrogates, such as those that stand for the bytes of a file name that is no UTF-8.
-
-Frames: a message as bytes and back, checked against the union of its direction.
-
 A payload is a message, which is a msgpack map, or an array of several that travel together. The sender of a message
-checks whether the other end takes it, since only the sender can say what could not be sent. A request is refused as a
-whole; of a report, for which a user may wait, what cannot be sent is replaced.
+checks whether the other end accepts it, since only the sender can say what could not be sent. A request is refused as a
+whole. In a report, for which a user may wait, whatever cannot be sent is replaced: strings that are no Unicode or too
+long, and numbers that are too large. (Python's strings may contain lone surrogates, such as those that stand for the
+bytes of a file name that is no UTF-8.)
 """
 
 import logging

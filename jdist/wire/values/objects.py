@@ -1,17 +1,14 @@
 """Pack any Python value into a small head and large raw buffers, and unpack it.
 
-Functions that are pickled by value keep the file name of their code, which leads from a line to its cell.
-
-cloudpickle has omitted the name since version 3.1.3, so that equal functions have equal pickles on every machine.
-
-Objects: any Python value as a small head and large raw buffers, and back.
-
 Tensors and arrays are encoded as a note and raw bytes; everything else by cloudpickle (protocol 5), with the tensors,
 arrays and buffers inside it taken out of the pickle in the same way, so the head of a 10 GB state_dict is small.
 
 Tensors arrive on the CPU and without gradients, and tensors that share a storage arrive separately (the *same* tensor
 in two places stays one). Buffers are views on the value's own memory, which must not be written to before they are
 sent.
+
+Functions that are pickled by value keep the file name of their code, which leads from a line to its cell. cloudpickle
+has omitted the name since version 3.1.3, so that equal functions have equal pickles on every machine.
 """
 
 import io

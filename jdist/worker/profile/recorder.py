@@ -1,17 +1,13 @@
-"""Record a cell under torch.profiler within limits on memory and time, and read torch's operator table.
+"""Profile a rank's cells under torch.profiler within limits on memory and time, and keep the last profile.
 
-The operator table: the operators of a profile in columns; if there are too many, the shortest are dropped.
+torch keeps everything in memory until the profiler is stopped, and then needs 10 µs per operator. So the recording is
+divided into windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next
+moment of the series 10 s, 20 s, 40 s, … after the cell's start, on all ranks at about the same time. Where operators
+are long, a window lasts as long as the cell. The main thread ends and begins windows where a step or scope ends or,
+when a watcher thread asks, between two bytecodes. None begins while a scope may be open, because torch would then close
+the scope in freed memory.
 
-The recorder: runs a cell under torch.profiler, and reads the recording before it takes too much memory.
-
-torch keeps everything in memory until it is stopped, and then needs 10 µs per operator. So the recording is divided
-into windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next moment
-of the series 10 s, 20 s, 40 s, … after the cell's start, on all ranks at about the same time. Where operators are
-long, a window lasts as long as the cell. The main thread ends and begins windows where a step or scope ends or, asked
-by a watcher thread, between two bytecodes. None begins while a scope may be open, because torch would then close the
-scope in freed memory.
-
-The cell profiler: profiles a rank's cells, and keeps the last one's profile and calls for the client.
+The operators of a profile are a table in columns; if there are too many, the shortest are dropped.
 """
 
 import ctypes
