@@ -54,3 +54,30 @@ def test_the_map_of_the_code_has_every_floor_and_every_folder_of_the_repository(
     assert not [floor for floor in FLOORS if f"`jdist/{floor}/`" not in text]
     assert sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()) == sorted(FLOORS)
     assert not [top for top in TOPS if f"`{top}/" not in text]
+
+
+def journeys() -> dict[str, list[list[str]]]:
+    """Rows of the tables of the map, each with its two cells, by heading."""
+    found: dict[str, list[list[str]]] = {}
+    for section in text_of(CODE_MAP).split("\n### ")[1:]:
+        heading, _, body = section.partition("\n")
+        lines = [line for line in body.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+        found[heading] = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return found
+
+
+@pytest.mark.parametrize("heading", journeys())
+def test_a_journey_is_short_and_what_it_names_is_in_its_modules(heading: str) -> None:
+    rows = journeys()[heading]
+    modules = {path for where, _ in rows for path in named(where)}
+    assert 12 < len(modules) <= 30
+    for where, what in rows:
+        sources = "\n".join((PACKAGE / path).read_text() for path in named(where))
+        names = {
+            name for quote in re.findall(r"`([^`]+)`", what) for name in re.findall(r"^\w+$|^(?:\w+\.)+\w+$", quote)
+        }
+        assert not {name for name in names if name.rpartition(".")[2] not in sources}, where
+
+
+def test_there_are_five_journeys() -> None:
+    assert len(journeys()) == 5
