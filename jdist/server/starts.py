@@ -21,8 +21,7 @@ from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError, nearest
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.settings import Host
-from jdist.launch.base import find_launcher
-from jdist.launch.form import LauncherForm
+from jdist.launch.base import LauncherForm, find_launcher
 from jdist.launch.hosts import parse_hosts
 from jdist.server.snapshots import AddingRow, ClusterSnapshot, redacted
 

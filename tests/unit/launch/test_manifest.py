@@ -15,8 +15,8 @@ from kubernetes_validate import ValidationError
 from jdist.core.errors import UsageError
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
-from jdist.launch.kubernetes.launcher import KubernetesLauncher
-from jdist.launch.kubernetes.manifest import PodSpec, objects, stateful_set, to_yaml
+from jdist.launch.kubernetes import KubernetesLauncher
+from jdist.launch.manifest import PodSpec, objects, stateful_set, to_yaml
 from support.kubes import check
 
 LINE = "jdist1.abc_-"

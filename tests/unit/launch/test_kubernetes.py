@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jdist.launch.kubernetes.pods import describe, failure, why_pending
+from jdist.launch.kubernetes import describe, failure, why_pending
 
 
 def pod(name: str = "c1-0", **status: Any) -> dict[str, Any]:
