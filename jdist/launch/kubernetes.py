@@ -18,16 +18,7 @@ from jdist.core.errors import LaunchError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Settings
 from jdist.launch.base import COUNT, WORD, Launcher, LauncherForm, LauncherOption, LaunchPlan, poll_pause
-from jdist.launch.manifest import (
-    CONTAINER,
-    PodSpec,
-    add_pod_arguments,
-    pods_of,
-    secret,
-    selector,
-    service,
-    stateful_set,
-)
+from jdist.launch.pods import CONTAINER, PodSpec, add_pod_arguments, pods_of, secret, selector, service, stateful_set
 
 if find_spec("kubernetes") is None:
     raise ImportError("kubernetes")  # half a second to import, so only when something is launched
@@ -230,7 +221,7 @@ def _read(settings: Settings, name: str) -> tuple[PodSpec, str]:
 
 
 class KubernetesLauncher(Launcher):
-    """Applies the objects of :mod:`jdist.launch.manifest` and reports the state of the pods."""
+    """Applies the objects of :mod:`jdist.launch.pods` and reports the state of the pods."""
 
     form = LauncherForm(
         options=(

@@ -16,7 +16,7 @@ from jdist.core.errors import UsageError
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
 from jdist.launch.kubernetes import KubernetesLauncher
-from jdist.launch.manifest import PodSpec, objects, stateful_set, to_yaml
+from jdist.launch.pods import PodSpec, objects, stateful_set, to_yaml
 from support.kubes import check
 
 LINE = "jdist1.abc_-"
