@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from jdist.launch.local import LocalLauncher
+from jdist.launch.join import LocalLauncher
 from jdist.wire.transport.invitations import JoinLine
 
 

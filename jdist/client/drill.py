@@ -28,6 +28,7 @@ from jdist.client.run import CellRun
 from jdist.core import __version__, rank_code
 from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.ranks import describe_ranks
+from jdist.core.settings import declared_options
 
 FORMAT = 1
 
@@ -462,17 +463,9 @@ def options_like(link: Link) -> dict[str, Any]:
             "here; name the options of start"
         )
     settings = charter.settings
-    return {
-        "nproc_per_node": settings.nproc_per_node or None,
-        "nnodes": settings.nnodes or None,
-        "backend": settings.backend or None,
-        "launcher": settings.launcher,
-        "launcher_args": settings.launcher_args,
-        "hosts": settings.hosts,
-        "env": dict(settings.env),
-        "bind_host": settings.bind_host,
-        "fork": settings.fork,
-    }
+    alike = {o.name: getattr(settings, o.name) for o in declared_options() if o.told.is_alike}
+    left_open = {name: None for name in ("nproc_per_node", "nnodes", "backend") if not alike[name]}
+    return {**alike, **left_open, "env": dict(settings.env)}
 
 
 async def run_drills(backends: Sequence[str | None], on_step: OnStep, **options: Any) -> tuple[Drill, ...]:

@@ -1,15 +1,15 @@
-"""Settings of a cluster, deadlines and limits, and the releases of torch with which jdist is tested.
+"""Settings of a cluster, the options of a start that they come from, and specs of started programs.
 
-The releases of torch with which jdist is tested: the oldest, which it requires at least, and the newest.
-
-Settings of a cluster, deadlines and limits (in seconds unless said otherwise), and specs of started programs.
+Deadlines and limits are in seconds unless said otherwise. The releases of torch with which jdist is tested are the
+oldest, which it requires at least, and the newest.
 
 The controller's spec is `StartController` in `jdist.wire.transport.keys`, because a charter with keys belongs to it.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import fields
 
 OLDEST_TORCH = "2.12.1"
 NEWEST_TORCH = "2.14.1"
@@ -62,6 +62,65 @@ class Settings(Struct, frozen=True, kw_only=True):
     empty_timeout: float = 600.0  # Time without clients until the cluster ends, while nodes are missing.
     until: int = 0  # Process id on the controller's host: the cluster ends with that process. 0: none.
     output_lines: int = 2000  # Lines per run and stream that reach the notebook; the rank's log has all.
+
+
+class Option(Struct, frozen=True):
+    """What there is to say of an option of a start, beside the name, type and default of its field."""
+
+    help: str  # Empty: it is no option of a command line.
+    short: str = ""  # Another way to write it, such as ``-n``.
+    word: str = ""  # How it is written; empty: as its name, and a switch that is on by default as ``--no-NAME``.
+    metavar: str | None = None
+    is_alike: bool = True  # Whether a cluster that is started to be like another one has it too.
+
+
+class StartOptions(Struct, frozen=True):
+    """The options of a start. The parsers of command lines, the server's arguments and a drill derive from these.
+
+    :meth:`jdist.AsyncCluster.start` spells them out, and `make_settings` turns them into :class:`Settings`.
+    """
+
+    nproc_per_node: Annotated[
+        int | str | None, Option("ranks per node, or one number per node: 2,1", short="-n", metavar="N")
+    ] = None
+    nnodes: Annotated[
+        int | None, Option("nodes; default: as the launcher finds them, else 1", short="-N", metavar="M")
+    ] = None
+    backend: Annotated[str | None, Option("gloo, nccl or mpi")] = None
+    init_method: Annotated[str, Option("env://, tcp://HOST:PORT or file:///PATH", is_alike=False)] = "env://"
+    launcher: Annotated[str, Option("how to start agents on the nodes")] = "local"
+    launcher_args: Annotated[tuple[str, ...], Option("")] = ()  # The words after ``--``.
+    hosts: Annotated[str, Option("for ssh and mpi: hosts, and the ranks on each", metavar="A:2,B:2")] = ""
+    env: Annotated[dict[str, str] | None, Option("environment variable for every node", metavar="NAME=V")] = None
+    min_nodes: Annotated[int, Option("continue with M if others fail", metavar="M", is_alike=False)] = 0
+    bind_host: Annotated[
+        str, Option("address of this host at which nodes reach it; default: any", word="--bind", metavar="ADDRESS")
+    ] = ""
+    name: Annotated[str | None, Option("the cluster's name", is_alike=False)] = None
+    timeout: Annotated[
+        float | None, Option("how long to wait for missing nodes; default: as long as it takes", is_alike=False)
+    ] = None
+    idle_timeout: Annotated[float | None, Option("how long it runs without a notebook; default 1h", is_alike=False)] = (
+        None
+    )
+    on_death: Annotated[OnDeath, Option("what to do when a rank dies", is_alike=False)] = "replace"
+    warm: Annotated[bool, Option("import nothing in advance on idle nodes", is_alike=False)] = True
+    fork: Annotated[bool, Option("start workers as fresh interpreters")] = True
+
+
+class StartOption(Struct, frozen=True):
+    """An option of a start as a field of :class:`StartOptions` declares it."""
+
+    name: str
+    type: Any
+    told: Option
+    default: Any
+
+
+def declared_options() -> tuple[StartOption, ...]:
+    """All options of a start, in the order of their help."""
+    declared = ((f, *get_args(f.type)) for f in fields(StartOptions))
+    return tuple(StartOption(f.name, kind, told, f.default) for f, kind, told in declared)
 
 
 REFORM_TIMEOUT = 180.0  # Time for a request that re-forms the world: the sum of all deadlines on the way.

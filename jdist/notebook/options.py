@@ -5,20 +5,17 @@ import functools
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from jdist.client.variables.variables import split_outside
 from jdist.core.errors import UsageError
 from jdist.core.profile import parse_schedule
 from jdist.core.quantities import ArgumentParser, expression, parse_count, parse_duration
-from jdist.core.settings import ON_DEATH
+from jdist.core.settings import StartOption, StartOptions, declared_options
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.text.remedy_text import typed
 
-_START_OPTIONS = (  # Those that :meth:`AsyncCluster.start` takes under the same name.
-    *("nproc_per_node", "nnodes", "backend", "init_method", "launcher", "name", "timeout"),
-    *("fork", "on_death", "warm", "min_nodes", "bind_host"),
-)
+_READERS = {int: parse_count, float: parse_duration}  # Of an option's words, by its type; others are text.
 _WHOLLY_QUOTED = re.compile(r"""(['"])(?:(?!\1).)*\1\Z""", re.DOTALL)
 _QUOTED_IN_BRACES = re.compile(r"""[^'"]*\{[^}'"]*['"]""")
 
@@ -87,26 +84,31 @@ def add_script_options(p: ArgumentParser) -> None:
 
 def add_start_options(p: ArgumentParser, wait: str = "--timeout") -> None:
     """The options of ``%dist start``; ``wait`` is the name of the one that limits how long a start waits."""
-    p.add_argument("-n", "--nproc-per-node", metavar="N", help="ranks per node, or one number per node: 2,1")
-    nodes = "nodes; default: as the launcher finds them, else 1"
-    p.add_argument("-N", "--nnodes", type=parse_count, metavar="M", help=nodes)
-    p.add_argument("--backend", help="gloo, nccl or mpi")
-    p.add_argument("--init-method", default="env://", help="env://, tcp://HOST:PORT or file:///PATH")
-    p.add_argument("--launcher", default="local", help="how to start agents on the nodes")
-    p.add_argument("--hosts", default="", metavar="A:2,B:2", help="for ssh and mpi: hosts, and the ranks on each")
-    hosts = "file with a line `host slots=N` for each host, as for OpenMPI"
-    p.add_argument("--hostfile", metavar="F", help=hosts)
-    p.add_argument("--env", action="append", default=[], metavar="NAME=V", help="environment variable for every node")
-    p.add_argument("--min-nodes", type=parse_count, default=0, metavar="M", help="continue with M if others fail")
-    address = "address of this host at which nodes reach it; default: any"
-    p.add_argument("--bind", dest="bind_host", default="", metavar="ADDRESS", help=address)
-    p.add_argument("--name", help="the cluster's name")
-    waiting = "how long to wait for missing nodes; default: as long as it takes"
-    p.add_argument(wait, type=parse_duration, help=waiting)
-    p.add_argument("--idle-timeout", type=parse_duration, help="how long it runs without a notebook; default 1h")
-    p.add_argument("--on-death", choices=ON_DEATH, default="replace", help="what to do when a rank dies")
-    p.add_argument("--no-warm", dest="warm", action="store_false", help="import nothing in advance on idle nodes")
-    p.add_argument("--no-fork", dest="fork", action="store_false", help="start workers as fresh interpreters")
+    for option in declared_options():
+        if option.told.help:
+            _add_start_option(p, option, wait if option.name == "timeout" else option.told.word)
+        if option.name == "hosts":
+            hosts = "file with a line `host slots=N` for each host, as for OpenMPI"
+            p.add_argument("--hostfile", metavar="F", help=hosts)
+
+
+def _add_start_option(p: ArgumentParser, option: StartOption, word: str) -> None:
+    """Add an option of a start; ``word`` is how it is written, if not as its name."""
+    plain = option.name.replace("_", "-")
+    told, kinds = option.told, [get_origin(kind) or kind for kind in (option.type, *get_args(option.type))]
+    if option.type is bool:
+        p.add_argument(f"--no-{plain}", dest=option.name, action="store_false", help=told.help)
+        return
+    own: dict[str, Any] = {"default": option.default, "metavar": told.metavar, "help": told.help}
+    if told.word:
+        own["dest"] = option.name
+    if dict in kinds:
+        own |= {"action": "append", "default": []}
+    elif Literal in kinds:
+        own |= {"choices": get_args(option.type)}
+    elif str not in kinds:
+        own |= {"type": next(_READERS[kind] for kind in kinds if kind in _READERS)}
+    p.add_argument(*filter(None, (told.short, word or f"--{plain}")), **own)
 
 
 def start_parser(prog: str) -> ArgumentParser:
@@ -138,7 +140,8 @@ def start_options(o: argparse.Namespace) -> dict[str, Any]:
         if not equals or not name.isidentifier():
             raise UsageError(f"{typed('start')}: --env {word!r}: write NAME=VALUE")
         env[name] = value
-    options = {name: getattr(o, name) for name in _START_OPTIONS}
-    options |= {"launcher_args": o.rest, "env": env}
-    options["hosts"] = o.hosts if o.hostfile is None else read_hostfile(o.hostfile)
-    return options if o.idle_timeout is None else {**options, "idle_timeout": o.idle_timeout}
+    own = {"launcher_args": o.rest, "env": env, "hosts": o.hosts if o.hostfile is None else read_hostfile(o.hostfile)}
+    options = {name: getattr(o, name) for name in StartOptions.__struct_fields__ if name not in own} | own
+    if o.idle_timeout is None:
+        del options["idle_timeout"]  # the settings' own
+    return options

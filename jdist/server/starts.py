@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -20,9 +20,8 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError, nearest
 from jdist.core.messages.status import ClusterFacts, Notice
-from jdist.core.settings import Host
-from jdist.launch.base import find_launcher
-from jdist.launch.form import LauncherForm
+from jdist.core.settings import Host, StartOptions
+from jdist.launch.base import LauncherForm, find_launcher
 from jdist.launch.hosts import parse_hosts
 from jdist.server.snapshots import AddingRow, ClusterSnapshot, redacted
 
@@ -31,25 +30,10 @@ KIND = "browser"  # Kind of a client that starts a cluster for a browser, and de
 _UNDO = 30.0  # Seconds for a cancelled start to end what it began.
 
 
-class StartArguments(Struct, frozen=True, forbid_unknown_fields=True):
+class StartArguments(StartOptions, frozen=True, forbid_unknown_fields=True):
     """The arguments that a browser may give, each as in :meth:`jdist.AsyncCluster.start`."""
 
-    nproc_per_node: int | str | None = None
-    nnodes: int | None = None
-    backend: str | None = None
-    init_method: str = "env://"
-    launcher: str = ""
-    name: str | None = None
-    timeout: float | None = None
-    fork: bool = True
-    on_death: Literal["replace", "wait", "stop"] = "replace"
-    warm: bool = True
-    launcher_args: tuple[str, ...] = ()
-    hosts: str = ""
-    env: dict[str, str] | None = None
-    min_nodes: int = 0
-    bind_host: str = ""
-    idle_timeout: float | None = None
+    launcher: str = ""  # Empty: the first that is allowed.
 
 
 class Policy(Struct, frozen=True):

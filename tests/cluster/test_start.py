@@ -20,7 +20,7 @@ import jdist
 from jdist.client import find
 from jdist.client.lifecycle import start
 from jdist.core.messages.status import ClusterFacts
-from jdist.launch.local import LocalLauncher
+from jdist.launch.join import LocalLauncher
 from support.cells import ALL_REDUCE
 from support.waits import eventually
 

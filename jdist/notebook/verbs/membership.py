@@ -10,7 +10,7 @@ from jdist.core.errors import UsageError, nearest
 from jdist.core.quantities import parse_count, parse_duration
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
-from jdist.launch.kubernetes.manifest import add_pod_arguments, objects, pods_of, to_yaml
+from jdist.launch.pods import add_pod_arguments, objects, pods_of, to_yaml
 from jdist.notebook.options import at_dashes
 from jdist.notebook.output.screen import Replaceable, plain
 from jdist.notebook.session import Session

@@ -19,7 +19,7 @@ import jdist
 from jdist.client import find
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
-from jdist.launch.kubernetes.launcher import KubernetesLauncher
+from jdist.launch.kubernetes import KubernetesLauncher
 from support.jobs import jobs_in
 from support.kubes import Kubes
 from support.waits import eventually

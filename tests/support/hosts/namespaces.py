@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jdist
-from jdist.launch.local import LocalLauncher
+from jdist.launch.join import LocalLauncher
 from support.lacking import lacking
 
 NNODES = 3

@@ -10,7 +10,7 @@ import pytest
 
 import jdist
 from jdist.launch.base import Launcher
-from jdist.launch.local import LocalLauncher
+from jdist.launch.join import LocalLauncher
 from support.hosts.namespaces import Bed, call
 
 Start = Callable[..., jdist.Cluster]

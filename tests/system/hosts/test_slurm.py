@@ -14,7 +14,7 @@ import pytest
 import jdist
 from jdist.core.settings import Settings
 from jdist.launch.base import LaunchPlan
-from jdist.launch.slurm.launcher import SlurmLauncher
+from jdist.launch.slurm import SlurmLauncher
 from support.cells import ALL_REDUCE, SEND, WHERE
 from support.hosts.namespaces import Bed
 from support.hosts.slurmd import Slurm

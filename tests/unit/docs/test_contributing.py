@@ -48,6 +48,7 @@ def test_a_recipe_is_short_and_names_files(heading: str) -> None:
 def test_there_is_a_recipe_for_each_kind_of_extension() -> None:
     assert list(recipes()) == [
         "A launcher",
+        "An option of a start",
         "A verb of %dist",
         "A query to ranks",
         "A rule of the verdict",

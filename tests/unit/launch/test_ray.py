@@ -31,7 +31,7 @@ def _ray() -> None:
     ],
 )
 def test_nodes_are_asked_for_what_as_many_have(found: list[float], nnodes: int, wanted: float, asked: float) -> None:
-    from jdist.launch.ray.launcher import fitting
+    from jdist.launch.ray import fitting
 
     assert fitting(found, nnodes, wanted) == asked
 
@@ -45,7 +45,7 @@ def test_nodes_are_asked_for_what_as_many_have(found: list[float], nnodes: int, 
     ],
 )
 def test_wrong_words_are_refused_before_anything_is_started(words: tuple[str, ...], says: str) -> None:
-    from jdist.launch.ray.launcher import RayLauncher
+    from jdist.launch.ray import RayLauncher
 
     with pytest.raises(UsageError, match=says):
         RayLauncher.complete(Settings(name="c1", launcher="ray", launcher_args=words))
@@ -54,7 +54,7 @@ def test_wrong_words_are_refused_before_anything_is_started(words: tuple[str, ..
 def test_the_launcher_does_not_import_ray_and_without_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     find_launcher("ray")
     assert "ray" not in sys.modules
-    monkeypatch.delitem(sys.modules, "jdist.launch.ray.launcher")
+    monkeypatch.delitem(sys.modules, "jdist.launch.ray")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'jdist\[ray\]'"):
         find_launcher("ray")

@@ -10,7 +10,7 @@ from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Host, Settings
 from jdist.launch.base import LaunchPlan
 from jdist.launch.hosts import parse_hosts
-from jdist.launch.ssh.launcher import SshLauncher, SshOptions, parse_options
+from jdist.launch.ssh import SshLauncher, SshOptions, parse_options
 
 
 def settings(hosts: str, **given: Any) -> Settings:

@@ -1,4 +1,4 @@
-"""MPI: ``mpirun`` starts one agent on each of its nodes."""
+"""Nodes of an MPI: ``mpirun`` or ``mpiexec`` starts one agent on each."""
 
 import asyncio
 import functools
@@ -14,8 +14,7 @@ import msgspec
 
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Host, Settings
-from jdist.launch.base import LaunchPlan, resolved
-from jdist.launch.form import LauncherForm
+from jdist.launch.base import LauncherForm, LaunchPlan, resolved
 from jdist.launch.hosts import parse_hosts, read_hostfile
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 

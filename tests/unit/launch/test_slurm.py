@@ -10,7 +10,7 @@ import pytest
 from jdist.core.errors import UsageError
 from jdist.core.settings import Host, Settings
 from jdist.launch.launch_program import node_command
-from jdist.launch.slurm.launcher import (
+from jdist.launch.slurm import (
     SlurmLauncher,
     asked_nodes,
     batch_command,

@@ -1,4 +1,4 @@
-"""Bootstrap: what runs on a remote host before its agent. It prepares directory and log, and becomes the agent.
+"""What runs on a remote host before its agent. It prepares directory and log, and becomes the agent.
 
 It is sent to an interpreter there as text, so it uses the standard library only, and only what Python 3.6 knows, so
 that it can report an interpreter that is too old. It reads one line of standard input: the next one is for the agent.

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import jdist
-from jdist.launch.ssh.remote import _command
+from jdist.launch.ssh import _command
 
-FOOTHOLD = Path(jdist.__file__).parent / "launch" / "ssh" / "bootstrap.py"
+FOOTHOLD = Path(jdist.__file__).parent / "launch" / "ssh_bootstrap.py"
 MARK = "mark "
 
 

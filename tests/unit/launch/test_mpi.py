@@ -6,7 +6,7 @@ import pytest
 
 from jdist.core.errors import UsageError
 from jdist.core.settings import Host
-from jdist.launch.mpi.launcher import HOSTFILES, HOSTS, advice, check_hosts, family_of, mpirun_command, take_option
+from jdist.launch.mpi import HOSTFILES, HOSTS, advice, check_hosts, family_of, mpirun_command, take_option
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler
 
 from jdist.core.errors import LaunchError
-from jdist.launch.hub.servers import HubAccess, HubServers, ServerAddress
+from jdist.launch.hub import HubAccess, HubServers, ServerAddress
 
 READY = {"ready": True, "pending": None, "url": "/user/ann/n/"}
 

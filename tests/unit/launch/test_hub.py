@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jdist.core.errors import UsageError
-from jdist.launch.hub.launcher import parse_options, read_access
+from jdist.launch.hub import parse_options, read_access
 
 ENVIRONMENT = {
     "JUPYTERHUB_API_URL": "http://hub:8081/hub/api/",

@@ -1,10 +1,15 @@
-"""Supervisor: the one actor that represents a jdist cluster in a Ray cluster; it owns placement group and agents.
+"""What talks to Ray for a launcher: a program of its own, and the actors that it starts in the Ray cluster.
 
-It requests no resources. It ends when the agents have ended, when it is told to, or when the program that started it
-ends before the launch was complete. States of a node: *pending* (bundle not placed) → *starting* → *running* → *ended*.
+A process can be connected to one Ray cluster only, and the notebook's may be connected already. The program reads a
+request and, for a launch, the join line on standard input, writes progress reports to standard output, and ends when
+its input ends.
 
-The supervisor is detached, so that it outlives the program that started it. Ray ends what an actor has created as soon
-as that actor's process or node dies: with the supervisor, the placement group, the agents and their ranks end.
+The supervisor is the one actor that represents a jdist cluster; it owns placement group and agents, and requests no
+resources. It ends when the agents have ended, when it is told to, or when the program that started it ends before the
+launch was complete. States of a node: *pending* (bundle not placed) → *starting* → *running* → *ended*.
+
+The supervisor is detached, so that it outlives the program. Ray ends what an actor has created as soon as that actor's
+process or node dies: with the supervisor, the placement group, the agents and their ranks end.
 """
 
 import asyncio
@@ -13,20 +18,20 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import ray
 from ray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
 from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from jdist.launch.base import join_words
-from jdist.launch.ray.launcher import RayProgress, RayRequest, fitting, parse_options
+from jdist.launch.ray import KEEP, UNREACHED, RayProgress, RayRequest, fitting, parse_options
 from jdist.wire.processes import prepare_streams
 
 _log = logging.getLogger("jdist.launch")
-
 _LOOK = 0.5  # Seconds between two polls of Ray's scheduler, which sends no notification.
 _AGENT_END = 8.0  # Seconds for a terminated agent to end.
 _LINGER = 60.0  # Seconds after the last agent's end for which the supervisor can still be asked for the reason.
@@ -41,6 +46,14 @@ die_with_parent(signal.SIGTERM)
 sys.exit(main(sys.argv[1:]))
 """
 _RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")  # Ray's own; a rank that uses Ray must not inherit them.
+
+_NAMESPACE = "jdist"
+_DIAL = 60.0  # Seconds to reach Ray.
+_SUPERVISOR_END = 20.0
+_SUPERVISOR_STARTS = 120.0
+_GONE = 15.0  # Seconds until the name of a killed actor is free again.
+
+Report = Callable[[RayProgress], object]
 
 
 class RayNode:
@@ -247,3 +260,125 @@ def _reason(error: BaseException) -> str:
     """Ray's message on one line. The traceback is in Ray's own logs."""
     cause = getattr(error, "cause", None) or error
     return f"Ray: {' '.join(str(cause).split())[:500] or type(cause).__name__}"
+
+
+async def _serve(report: Report) -> str:
+    """Do what is requested. Returns what went wrong, or ""."""
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    request = msgspec.json.decode(await lines.readline(), type=RayRequest)
+    address = parse_options(request.settings.launcher_args).address
+    try:
+        async with asyncio.timeout(_DIAL):
+            quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+            await asyncio.to_thread(ray.init, address=address, namespace=_NAMESPACE, **quiet)
+    except TimeoutError:
+        return f"{UNREACHED}: nothing answers as a Ray cluster at {address} within {_DIAL:.0f} s"
+    except Exception as e:
+        return f"{UNREACHED} at {address}: {' '.join(str(e).split())[:300]}"
+    try:
+        if request.what == "clear":
+            await _clear(request)
+            report(RayProgress(is_done=True))
+        else:
+            await _launch(request, lines, report)
+    except Exception as e:
+        return f"Ray: {' '.join(str(e).split())[:500]}"
+    return ""
+
+
+async def _launch(request: RayRequest, lines: asyncio.StreamReader, report: Report) -> None:
+    is_new = request.what == "launch"
+    report(RayProgress(waiting="Ray starts the supervisor of this cluster's nodes"))
+    supervisor = await asyncio.to_thread(_new_supervisor if is_new else _find_supervisor, request)
+    is_kept = False
+    try:
+        line = (await lines.readline()).decode().strip()
+        if line:
+            async with asyncio.timeout(_SUPERVISOR_STARTS):
+                await supervisor.begin.remote(list(request.node_ranks), line)
+            is_kept = await _follow(supervisor, lines, report)
+    finally:
+        if is_new and not is_kept:
+            await _end(request.name, supervisor)
+
+
+async def _follow(supervisor: Any, lines: asyncio.StreamReader, report: Report) -> bool:
+    """Report progress until the input ends. Returns whether to keep what was launched."""
+    ended = asyncio.ensure_future(lines.read())
+    known = None
+    while not ended.done():
+        news = asyncio.ensure_future(supervisor.news.remote(known))
+        await asyncio.wait([ended, news], return_when=asyncio.FIRST_COMPLETED)
+        if news.done():
+            known = news.result()
+            report(known)
+        else:
+            news.cancel()
+    return KEEP.encode() in ended.result()
+
+
+def _new_supervisor(request: RayRequest) -> Any:
+    """Create the supervisor, on this host if Ray has room."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    kind: Any = ray.remote(RaySupervisor)
+    lasting = {"lifetime": "detached", "max_concurrency": 100}
+    options = kind.options(name=request.name, num_cpus=0, scheduling_strategy=here, **lasting)
+    return options.remote(msgspec.json.encode(request))
+
+
+def _find_supervisor(request: RayRequest) -> Any:
+    """The supervisor of this node."""
+    for name in (f"{request.label}-n{request.node_ranks[0]}", request.label):
+        with contextlib.suppress(ValueError):  # it was added by a launch of its own, or not
+            return ray.get_actor(name)
+    raise LookupError(f"the supervisor {request.label} is gone, and all of the cluster's nodes in Ray with it")
+
+
+def _names(request: RayRequest) -> list[str]:
+    named = ray.util.list_named_actors(all_namespaces=True)
+    found = [n["name"] for n in named if n["namespace"] == _NAMESPACE]
+    return [n for n in found if n == request.label or n.startswith(f"{request.label}-n")]
+
+
+async def _clear(request: RayRequest) -> None:
+    """End every supervisor of the cluster, or that of an added node."""
+    wanted = [n for n in await asyncio.to_thread(_names, request) if request.is_first or n == request.name]
+    for name in wanted:
+        await _end(name, ray.get_actor(name))
+    async with asyncio.timeout(_GONE):
+        while set(await asyncio.to_thread(_names, request)) & set(wanted):  # noqa: ASYNC110 — nothing wakes a waiter
+            await asyncio.sleep(0.1)
+
+
+async def _end(name: str, supervisor: Any) -> None:
+    try:
+        async with asyncio.timeout(_SUPERVISOR_END):
+            await supervisor.end.remote()
+    except (TimeoutError, ray.exceptions.RayError):
+        text = "jdist: the supervisor did not end its nodes; Ray ends them with their placement group"
+        print(text, file=sys.stderr, flush=True)
+    ray.kill(supervisor)
+    group = group_named(name)
+    if group is not None:
+        remove_placement_group(group)
+
+
+async def _main(report: Report) -> None:
+    """Serve, then exit at once: a thread that still connects to Ray must not hold up the exit."""
+    if error := await _serve(report):
+        report(RayProgress(error=error))
+    if ray.is_initialized():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GONE):
+                await asyncio.to_thread(ray.shutdown)
+    sys.stderr.flush()
+    os._exit(1 if error else 0)
+
+
+def main() -> None:
+    """Run the program. Not with ``-m``: Ray finds the supervisor's class by this module's name."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # what Ray prints is for the log
+    asyncio.run(_main(lambda news: os.write(out, msgspec.json.encode(news) + b"\n")))

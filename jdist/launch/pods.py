@@ -1,7 +1,7 @@
-"""Manifest: the Kubernetes objects that run a cluster's nodes, a StatefulSet whose pod ordinals are the node ranks.
+"""The pods that run a cluster's nodes in Kubernetes: a StatefulSet whose ordinals are the node ranks, as a manifest.
 
 A restarted pod keeps its name and therefore its node rank. The join line is in a Secret, which each pod's agent reads
-on its standard input, so it appears in no argv, environment or image.
+on its standard input, so it appears in no argv, environment or image. Nothing here needs the Kubernetes client.
 """
 
 import base64

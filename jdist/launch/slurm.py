@@ -1,4 +1,4 @@
-"""Slurm: agents run as a step of the surrounding job (``srun``), or in a job of their own (``sbatch``)."""
+"""Nodes of a Slurm job: agents run as a step of the surrounding job (``srun``), or in one of their own (``sbatch``)."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,7 @@ import msgspec
 from jdist.core.errors import LaunchError, Remedy, UsageError
 from jdist.core.launchers import SlurmJob, describe_node, parse_accounting, parse_job
 from jdist.core.settings import Settings
-from jdist.launch.base import LaunchPlan, poll_pause
-from jdist.launch.form import TIME_LIMIT, TYPED_COUNT, WORD, LauncherForm, LauncherOption
+from jdist.launch.base import TIME_LIMIT, TYPED_COUNT, WORD, LauncherForm, LauncherOption, LaunchPlan, poll_pause
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, clean_environment, node_command
 
 _ANSWER_TIMEOUT = 30.0  # Seconds for Slurm's programs to answer; its controller may be busy.

@@ -1,7 +1,7 @@
-"""Ray: one agent on each of several nodes of a running Ray cluster.
+"""One agent on each of several nodes of a running Ray cluster.
 
-A program of its own (``protocol``) talks to Ray, so a notebook that uses Ray is not disturbed and this import is cheap.
-One detached actor, the supervisor (``supervisor``), stays in the Ray cluster and owns placement group and agents.
+A program of its own (``ray_program``) talks to Ray, so a notebook that uses Ray is not disturbed and this import is
+cheap. One detached actor, the supervisor, stays in the Ray cluster and owns placement group and agents.
 """
 
 import argparse
@@ -16,8 +16,7 @@ import msgspec
 from jdist.core.errors import LaunchError
 from jdist.core.quantities import ArgumentParser, parse_amount
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, LaunchPlan
-from jdist.launch.form import AMOUNT, WORD, LauncherForm, LauncherOption
+from jdist.launch.base import AMOUNT, WORD, Launcher, LauncherForm, LauncherOption, LaunchPlan
 from jdist.launch.launch_program import ProgramLog
 
 if find_spec("ray") is None:
@@ -112,7 +111,7 @@ class RayLauncher(Launcher):
         log = ProgramLog(self.plan.log)
         with log.open() as output:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "jdist.launch.ray.protocol"),
+                *(sys.executable, "-P", "-c", "from jdist.launch.ray_program import main; main()"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=output,

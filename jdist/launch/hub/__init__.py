@@ -1,1 +1,0 @@
-"""JupyterHub: named servers of the same user as nodes."""

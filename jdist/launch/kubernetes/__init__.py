@@ -1,1 +1,0 @@
-"""Kubernetes: a StatefulSet whose pods are nodes."""

@@ -1,1 +1,0 @@
-"""MPI: mpirun and mpiexec start one agent on each host."""

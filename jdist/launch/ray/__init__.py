@@ -1,1 +1,0 @@
-"""Ray: one agent on each node of an existing cluster."""

@@ -1,1 +1,0 @@
-"""Slurm: a step of the job around the notebook, or a job of its own."""

@@ -1,1 +1,0 @@
-"""ssh: agents on hosts that the user can log in to."""
