@@ -65,7 +65,7 @@ function belongsTo(run: IRunBundle, name: string, cluster: ICluster | undefined)
 }
 
 /** Whether the output of the run has the notice. */
-export function saysNotice(run: IRunBundle, notice: string): boolean {
+function saysNotice(run: IRunBundle, notice: string): boolean {
   return (run.notices ?? []).some(each => each.trim() === notice.trim());
 }
 
@@ -108,7 +108,7 @@ class Verdicts {
     }
     const reported = this._reported.get(name) ?? new Set();
     this._reported.set(name, reported);
-    const runOf = (verdict: IVerdictRow): string => `${cluster.cluster ?? ''} ${verdict.run}`;
+    const runOf = (verdict: IVerdictRow): string => `${cluster.cluster} ${verdict.run}`;
     const found = (cluster.verdicts ?? []).filter(each => each.is_certain && !reported.has(runOf(each)));
     for (const verdict of found) {
       reported.add(runOf(verdict));

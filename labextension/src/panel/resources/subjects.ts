@@ -6,7 +6,7 @@ import { INodeSeries, IResourcesSnapshot } from '../../generated/server';
 import { By } from './view';
 
 /** So many ranks or nodes have a line each; of more, the range and the mean are drawn. */
-export const MOST_LINES = 8;
+const MOST_LINES = 8;
 
 /** A rank or a node. */
 export interface ISubject {
