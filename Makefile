@@ -14,6 +14,7 @@
 #   make labextension  build the JupyterLab extension, which `make lab` and `make test` do by themselves
 #   make lint    the checks without the tests
 #   make translations  write the catalogue of the JupyterLab extension's texts, which language packs translate
+#   make types   write the TypeScript types of what the server sends, from its Structs
 #   make docs    build the documentation's site into site/
 #   make pictures  the pictures of the README and the docs, from a real JupyterLab; PICTURES='hang' for some of them
 #   make bench   the benchmarks
@@ -49,7 +50,7 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-libraries test-unit test-process test-cluster test-system test-gpu test-all test-lab test-heart test-torch test-python FORCE lab labextension lint lint-lab translations docs pictures bench soak worst-day clean
+.PHONY: help demo test test-libraries test-unit test-process test-cluster test-system test-gpu test-all test-lab test-heart test-torch test-python FORCE lab labextension lint lint-lab translations types docs pictures bench soak worst-day clean
 .DELETE_ON_ERROR:
 
 help:
@@ -117,11 +118,17 @@ $(LAB_TOOLS): labextension/package-lock.json
 lint-lab: $(TOOLS) $(LAB_TOOLS)
 	@$(call WITHOUT_NPM,the TypeScript of the JupyterLab extension is not linted); \
 	  echo "npm run lint --prefix labextension"; npm run lint --silent --prefix labextension && \
-	  echo "$(BIN)/python labextension/catalogue.py --check" && $(BIN)/python labextension/catalogue.py --check
+	  for check in catalogue server_types; do \
+	    echo "$(BIN)/python labextension/$$check.py --check"; $(BIN)/python labextension/$$check.py --check || exit; \
+	  done
 
 translations: $(TOOLS)
 	@$(call WITHOUT_NPM,the texts of the JupyterLab extension are not extracted); \
 	  echo "$(BIN)/python labextension/catalogue.py"; $(BIN)/python labextension/catalogue.py
+
+types: $(TOOLS) $(LAB_TOOLS)
+	@$(call WITHOUT_NPM,the types of what the server sends are not written); \
+	  echo "$(BIN)/python labextension/server_types.py"; $(BIN)/python labextension/server_types.py
 
 test-lab: $(LAB_TOOLS)
 	@$(call WITHOUT_NPM,the unit tests of the JupyterLab extension are not run); \

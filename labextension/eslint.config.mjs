@@ -33,5 +33,7 @@ export default tseslint.config(
   {
     files: ['src/**/*.{ts,tsx}'],
     rules: { 'no-restricted-syntax': noUntranslatedTexts }
-  }
+  },
+  // As many lines as the server has Structs.
+  { files: ['src/generated/*.ts'], rules: { 'max-lines': 'off' } }
 );

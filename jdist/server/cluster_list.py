@@ -22,7 +22,7 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.follow import RETRY_AFTER, ClusterFollower, Observations, watched_pause
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages.status import Notice, StatusReport
-from jdist.server.snapshots import ClusterSnapshot, RankRow, redacted, snapshot_of, summary_of
+from jdist.server.snapshots import AddingOptions, ClusterSnapshot, RankRow, redacted, snapshot_of, summary_of
 from jdist.server.starts import KIND, LOCAL, NodeAdder, PendingStarts, Policy, read_arguments
 from jdist.wire.transport.keys import Connection
 
@@ -253,10 +253,10 @@ class ClusterList:
         """What the user has to do for nodes to join. It may contain the join line. Raises UsageError."""
         return self._adder.instructions(name) or self._starts.instructions(name)
 
-    async def adding_options(self, name: str) -> dict[str, Any]:
+    async def adding_options(self, name: str) -> AddingOptions:
         """The launcher by which the cluster was started, and how many ranks its last node has."""
         facts = self._observer(name).attachment.facts
-        return {"launcher": self._launcher_of(name), "nproc": facts.nproc_per_node[-1], "backend": facts.backend}
+        return AddingOptions(self._launcher_of(name), facts.nproc_per_node[-1], facts.backend)
 
     async def add_nodes(self, name: str, asked: Mapping[str, Any]) -> int:
         """Begin to add nodes to a cluster; the number by which that is known. Raises UsageError, ConnectionLost."""

@@ -69,9 +69,16 @@ from jdist.core.ranks import RankSet, ranks_by
 from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.output.render import Bundle, recorded_bundle
 from jdist.notebook.text.diagnosis_text import findings_first
-from jdist.server import snapshots
 from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler, route
-from jdist.server.snapshots import value_rows, variables_snapshot
+from jdist.server.snapshots import (
+    ConsoleCommands,
+    LaunchOptions,
+    RanksText,
+    StacksSnapshot,
+    resources_snapshot,
+    value_rows,
+    variables_snapshot,
+)
 from jdist.server.starts import form_of
 
 
@@ -228,7 +235,7 @@ async def _show_stacks(handler: Handler, name: str) -> None:
             return Stacks({}, {})
 
     found = await handler.ask(name, where, "the ranks")
-    handler.send({"stacks": merge(found), "others": group_ranks(found.others)})
+    handler.send(StacksSnapshot(merge(found), group_ranks(found.others)))
 
 
 @route("POST", "clusters/NAME/frame", "execute")
@@ -252,7 +259,7 @@ async def _choose_frame(handler: Handler, name: str) -> None:
 async def _show_resources(handler: Handler, name: str) -> None:
     seconds, points = handler.number("seconds", "300", 1, MOST_SECONDS), handler.number("points", "120", 1, 2000)
     found = await handler.ask(name, lambda cluster: cluster.resources(seconds, points), "the nodes")
-    handler.send(snapshots.resources_snapshot(found))
+    handler.send(resources_snapshot(found))
 
 
 @route("GET", "clusters/NAME/variables")
@@ -358,7 +365,7 @@ async def _show_console(handler: Handler, name: str, rank: str) -> None:
     found = await handler.ask(name, lambda cluster: cluster.console(int(rank)), f"rank {rank}'s node")
     here, reason = console_command(found.hostname, found.connection_file)
     command = f"jupyter console --existing {found.connection_file}"
-    handler.send({"hostname": found.hostname, "command": command, "command_here": here, "reason": reason})
+    handler.send(ConsoleCommands(found.hostname, command, here, reason))
 
 
 @route("GET", "launch")
@@ -366,16 +373,15 @@ async def _show_launch(handler: Handler) -> None:
     policy = handler.clusters.policy
     installed = sorted({point.name for point in entry_points(group=ENTRY_POINTS)})
     ranks_here = await handler.cross(handler.clusters.ranks_here(), ANSWER_TIMEOUT)
-    limits = {"max_ranks": policy.max_ranks, "ranks_here": ranks_here, "defaults": policy.default_args}
     launchers = policy.launchers(installed)
     forms = await asyncio.to_thread(lambda: {name: form_of(name) for name in launchers})
-    handler.send({"launchers": launchers, "forms": forms, **limits})
+    handler.send(LaunchOptions(launchers, forms, policy.max_ranks, ranks_here, policy.default_args))
 
 
-def group_ranks(texts: Mapping[int, str]) -> list[dict[str, str]]:
-    """``{"ranks": "0,2-3", "text": …}`` for each text."""
+def group_ranks(texts: Mapping[int, str]) -> list[RanksText]:
+    """The ranks by their texts."""
     alike = sorted(ranks_by(sorted(texts.items())).items(), key=lambda item: item[1])
-    return [{"ranks": str(RankSet(ranks)), "text": text} for text, ranks in alike]
+    return [RanksText(str(RankSet(ranks)), text) for text, ranks in alike]
 
 
 def console_command(hostname: str, connection_file: str, program: str = "jupyter_console") -> tuple[str, str]:

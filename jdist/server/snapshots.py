@@ -1,5 +1,7 @@
 """What a browser is sent: a cluster, its resources and its variables, as JSON. Pure.
 
+``labextension/server_types.py`` makes TypeScript of these classes, their docstrings and the comments at their fields.
+
 Snapshots: what a browser is sent of a cluster, as it stands in JSON; a field of which nothing is known is UNSET and
 left out. Nothing in them is needed to reach a cluster: no key, no join line, no address, no port. Pure.
 
@@ -8,26 +10,28 @@ Resources as a browser is sent them: series by node and rank, with ages in place
 Variables as a browser is sent them: the table of what ranks have, and what one of them is on each rank. Pure.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, convert
 from msgspec.structs import replace
 
-from jdist.client.debug import describe_pause
+from jdist.client.debug import Branch, describe_pause
 from jdist.client.measure.resources import Resources
 from jdist.client.variables.table import Comparison, VariableTable, Variant
 from jdist.core.errors import Remedy, sentence
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.membership import GroupSpec
-from jdist.core.messages.nodes import Series
+from jdist.core.messages.nodes import Quantity, Series
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import RankFacts, StatusReport
-from jdist.core.observation import Activity
+from jdist.core.observation import Activity, ActivityKind, PauseReason, VerdictKind
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.topology import Mesh
+from jdist.launch.base import LauncherForm
 from jdist.wire.transport.keys import Connection
 
 _JOIN_LINE = re.compile(r"jdist1\.\S+")
@@ -62,10 +66,10 @@ class ProgressRow(Struct, frozen=True):
 class ActivityRow(Struct, frozen=True):
     """What a rank's main thread does, and in which collective it is."""
 
-    kind: str
+    kind: ActivityKind
     op: str
-    number: int
-    group: str
+    number: int  # The collective's sequence number in its group; 0 if it is in none.
+    group: str  # The name of that group; "" if it is not known.
     line: int | None
     source: str
     seconds: float
@@ -78,7 +82,7 @@ class PauseRow(Struct, frozen=True):
     """Where a rank is paused: in ``run``, at a line of the cell of run ``of_run``, or of ``file`` if that is 0."""
 
     run: int
-    reason: str
+    reason: PauseReason
     text: str  # All of this in words.
     function: str
     line: int
@@ -97,20 +101,20 @@ class RankRow(Struct, frozen=True):
     state: str
     run: int
     last_line: str
-    is_fresh: bool
-    death: str
-    death_age: float
-    paused: PauseRow | UnsetType = UNSET
-    is_pausing: bool | UnsetType = UNSET
+    is_fresh: bool  # It was replaced, and its earlier variables are lost.
+    death: str  # Why its last process ended; "" if it still has its first.
+    death_age: float  # Seconds since then.
+    paused: PauseRow | UnsetType = UNSET  # Where it is paused.
+    is_pausing: bool | UnsetType = UNSET  # It was asked to pause, and has not yet.
     device: str = ""
-    rss: int | None = None
+    rss: int | None = None  # Bytes of memory that its process uses; None as long as the rank has not reported it.
     doing: ActivityRow | None = None
     progress: tuple[ProgressRow, ...] = ()
-    gpu_name: str | UnsetType = UNSET
-    gpu_total: int | UnsetType = UNSET
-    gpu_used: int | UnsetType = UNSET
-    gpu_own: int | UnsetType | None = UNSET
-    gpu_busy: float | UnsetType | None = UNSET  # None for an idle rank: it is known only for a moment.
+    gpu_name: str | UnsetType = UNSET  # The number and name of its GPU.
+    gpu_total: int | UnsetType = UNSET  # Bytes of memory that this GPU has; 0 where the driver does not report it.
+    gpu_used: int | UnsetType = UNSET  # Bytes of it that all processes use.
+    gpu_own: int | UnsetType | None = UNSET  # Bytes that this rank uses; None where the driver does not report it.
+    gpu_busy: float | UnsetType | None = UNSET  # Of the recent time; None for an idle rank, or if it is not known.
 
     def timeless(self) -> Self:
         """The row without what changes by itself as time passes."""
@@ -132,7 +136,7 @@ class VerdictRow(Struct, frozen=True):
     """Why a run makes no progress, and the suggested actions."""
 
     run: int
-    kind: str
+    kind: VerdictKind
     is_certain: bool
     headline: str
     details: tuple[str, ...]
@@ -152,10 +156,15 @@ class AddingRow(Struct, frozen=True):
 
 
 class ClusterSnapshot(Struct, frozen=True, kw_only=True):
-    """A cluster. ``state`` is the world's phase, or starting, silent, foreign or orphaned."""
+    """A cluster. Of one that cannot be attached to, only the name, the state and the reason are known.
+
+    ``state`` is the world's phase as its controller reports it (gathering, forming, ready, failed, stopping), or
+    starting: a start from a browser of which no more is known; silent: it does not answer; foreign: it has another
+    version; orphaned: its controller is gone.
+    """
 
     name: str
-    cluster: str = ""
+    cluster: str = ""  # Its id, which no other cluster has; "" if it is not known.
     state: str = ""
     reason: str = ""
     version: str = ""
@@ -167,7 +176,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
     generation: int | UnsetType = UNSET
     nnodes: int | UnsetType = UNSET
     world_size: int | UnsetType = UNSET
-    ready: int | UnsetType = UNSET
+    ready: int | UnsetType = UNSET  # How many ranks are up.
     nodes: tuple[NodeRow, ...] | UnsetType = UNSET
     groups: tuple[GroupRow, ...] | UnsetType = UNSET
     mesh: Mesh | UnsetType | None = UNSET
@@ -194,6 +203,47 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
         """The rows that differ from those ``before`` in more than elapsed times."""
         known = {row.rank: row.timeless() for row in (before.rows if before is not None else ())}
         return tuple(row for row in self.rows if known.get(row.rank) != row.timeless())
+
+
+class LaunchOptions(Struct, frozen=True):
+    """The options of a start."""
+
+    launchers: list[str]  # The default comes first.
+    forms: dict[str, LauncherForm]
+    max_ranks: int  # The limit for all clusters together; 0: there is none.
+    ranks_here: int
+    defaults: dict[str, Any]
+
+
+class AddingOptions(Struct, frozen=True):
+    """By what a node is added to a cluster unless the user says otherwise, and how many ranks its last one has."""
+
+    launcher: str
+    nproc: int
+    backend: str
+
+
+class RanksText(Struct, frozen=True):
+    """A text that is the same on these ranks."""
+
+    ranks: str
+    text: str
+
+
+class StacksSnapshot(Struct, frozen=True):
+    """The stacks of paused ranks as one tree, and what the other ranks do."""
+
+    stacks: list[Branch]
+    others: list[RanksText]
+
+
+class ConsoleCommands(Struct, frozen=True):
+    """How a terminal is attached to a rank."""
+
+    hostname: str
+    command: str  # For a terminal on that host.
+    command_here: str  # For a terminal of the Jupyter server; "" if it cannot reach the rank, for ``reason``.
+    reason: str
 
 
 def redacted(text: str) -> str:
@@ -246,10 +296,7 @@ def snapshot_of(
             for n, state, ranks, seconds in report.runs
         ),
         cell_groups=report.groups,
-        verdicts=tuple(
-            VerdictRow(v.run, v.kind, v.is_certain, v.headline, v.details, v.responsible, v.waiting, v.remedies)
-            for v in report.verdicts
-        ),
+        verdicts=convert(report.verdicts, tuple[VerdictRow, ...], from_attributes=True),
         silences=report.silences,
     )
 
@@ -299,11 +346,15 @@ def _activity(now: Activity, labels: Mapping[str, str]) -> ActivityRow:
 _DIGITS = 4  # Of a number: more than a chart shows.
 
 
+# Each is as long as the node's ``ages``; None where it is unknown. What there is not, such as a GPU, is left out.
+_Shown = dict[Quantity, tuple[float | None, ...]]
+
+
 class RankSeries(Struct, frozen=True):
     """What a rank has used."""
 
     rank: int
-    series: Series
+    series: _Shown
 
 
 class NodeSeries(Struct, frozen=True):
@@ -314,9 +365,9 @@ class NodeSeries(Struct, frozen=True):
     cores: int
     memory_total: int
     gpus: int
-    gpu_memory_total: int
-    ages: tuple[float, ...]
-    series: Series
+    gpu_memory_total: int  # 0 if it is not known.
+    ages: tuple[float, ...]  # When each number was measured, in seconds before the answer; descending, at any distance.
+    series: _Shown  # Of the node as a whole.
     ranks: tuple[RankSeries, ...]
 
 
@@ -326,29 +377,28 @@ class RunMark(Struct, frozen=True):
     run: int
     ranks: str
     began: float
-    ended: float | None
+    ended: float | None  # None while it is active.
 
 
 class ResourcesSnapshot(Struct, frozen=True):
     """All that a chart shows."""
 
-    seconds: float
+    seconds: float  # How far back it reaches.
     nodes: tuple[NodeSeries, ...]
     runs: tuple[RunMark, ...]
-    missing: list[str]
+    missing: list[str]  # Sentences about nodes of which nothing is known.
 
 
 def resources_snapshot(found: Resources) -> ResourcesSnapshot:
-    """The numbers as they are sent; in JSON, those that are unknown are null."""
+    """The numbers as they are sent."""
     nodes = []
     for u in found.nodes.values():
         ages = tuple(round(age, 2) for age in u.ages)
         # Agents that share a node measure at moments of their own; the ages of the first one stand for all of them.
         own = [r for r in found.ranks.values() if r.node == u.node]
-        ranks = tuple(RankSeries(r.rank, {n: _fit(_rounded(v), len(ages)) for n, v in r.series.items()}) for r in own)
-        series = {name: _rounded(values) for name, values in u.series.items()}
+        ranks = tuple(RankSeries(r.rank, _shown(r.series, len(ages))) for r in own)
         totals = (u.cores, u.memory, u.gpus, u.gpu_memory)
-        nodes.append(NodeSeries(u.node, u.hostname, *totals, ages, series, ranks))
+        nodes.append(NodeSeries(u.node, u.hostname, *totals, ages, _shown(u.series, len(ages)), ranks))
     runs = tuple(RunMark(r.run, str(RankSet(r.ranks)), _age(r.began), r.ended and _age(r.ended)) for r in found.runs)
     return ResourcesSnapshot(found.seconds, tuple(nodes), runs, found.notes)
 
@@ -357,13 +407,14 @@ def _age(seconds: float) -> float:
     return round(seconds, 2)
 
 
-def _rounded(values: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(float(f"{value:.{_DIGITS}g}") for value in values)
+def _shown(series: Series, count: int) -> _Shown:
+    """The newest ``count`` numbers of each quantity; where there are fewer, unknown ones before them."""
+    return {each: _fit(series[each], count) for each in get_args(Quantity) if each in series}
 
 
-def _fit(values: tuple[float, ...], count: int) -> tuple[float, ...]:
-    """The newest ``count`` values; where there are fewer, unknown ones before them."""
-    return (float("nan"),) * (count - len(values)) + values[-count:]
+def _fit(values: tuple[float, ...], count: int) -> tuple[float | None, ...]:
+    shown = (None if math.isnan(value) else float(f"{value:.{_DIGITS}g}") for value in values[-count:])
+    return (None,) * (count - len(values)) + tuple(shown)
 
 
 _PICTURES = 8  # Different values with a picture.
@@ -380,7 +431,7 @@ class VariantRow(Struct, frozen=True):
     device: str
     placement: str
     length: int | None
-    nbytes: tuple[int, int] | None
+    nbytes: tuple[int, int] | None  # The least and the greatest on these ranks.
     value: str
     detail: str
 

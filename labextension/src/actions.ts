@@ -6,7 +6,8 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
 
-import { Api, ICluster, IRank, IRunId, StepKind } from './api';
+import { Api, ICluster, IRank, IRunId } from './api';
+import { StepKind } from './generated/server';
 import { formatRanks } from './format';
 import { canContinue, canPause } from './paused';
 import { askForCode } from './shell/codedialog';

@@ -1,183 +1,34 @@
-/** The REST API of jdist's extension of the Jupyter server (jdist/server), and the types of what it sends. */
+/** The REST API of jdist's extension of the Jupyter server (jdist/server). What it sends is in generated/server. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import { PartialJSONObject } from '@lumino/coreutils';
 
-import { IAdding, IAddingOptions, ILaunch } from './launch';
-import { IRemedy } from './remedy';
-import { IResources } from './resources';
-import { IVariables } from './variables';
+import {
+  IAddingOptions,
+  IClusterSnapshot,
+  IConsoleCommands,
+  ILaunchOptions,
+  IRankRow,
+  IResourcesSnapshot,
+  IStacksSnapshot,
+  IVariablesSnapshot,
+  StepKind
+} from './generated/server';
 
 /** Milliseconds within which the resources arrive: the server waits five seconds for each node. */
 const RESOURCES_TIMEOUT = 10_000;
 
-/** What a rank's main thread is doing. */
-export interface IDoing {
-  kind: string;
-  op: string;
-  /** The collective's sequence number in its group; 0 if it is in none. */
-  number: number;
-  /** The name of that group; empty if it is not known. */
-  group: string;
-  line: number;
-  source: string;
-  seconds: number;
-  cpu: number | null;
-  waits_for: string;
-  process: string;
-}
-
-/** Where a rank is paused: in `run`, at a line of the cell of run `of_run`, or of `file` if that is 0. */
-export interface IPause {
-  run: number;
-  reason: string;
-  /** All of this in words. */
-  text: string;
-  function: string;
-  line: number;
-  file: string;
-  of_run: number;
-}
-
-/** One frame of a stack; `run` is the run whose cell its code is from, absent if it is from a file. */
-export interface IFrame {
-  function: string;
-  file?: string;
-  line: number;
-  source?: string;
-  run?: number;
-}
-
-/** A frame that ranks have in common, and the frames that it has called on them; cells of `chosen` run in it. */
-export interface IBranch {
-  frame: IFrame;
-  ranks: number[];
-  chosen: number[];
-  children: IBranch[];
-}
-
-/** The stacks of paused ranks as one tree, and what the other ranks do. */
-export interface IStacks {
-  stacks: IBranch[];
-  others: { ranks: string; text: string }[];
-}
-
-/** How paused ranks resume. */
-export type StepKind = 'continue' | 'step' | 'next' | 'return' | 'until' | 'next_call';
-
 /** A rank. */
-export interface IRank {
-  rank: number;
-  node: number;
-  local_rank: number;
-  hostname: string;
-  pid: number;
-  state: string;
-  run: number;
-  last_line: string;
-  /** It was replaced, and its earlier variables are lost. */
-  is_fresh: boolean;
-  /** Why its last process ended; empty if it still has its first. */
-  death: string;
-  /** Seconds since then; counted from `receivedAt`. */
-  death_age: number;
-  /** Where it is paused; absent if it is not. */
-  paused?: IPause;
-  /** It was asked to pause, and has not yet. */
-  is_pausing?: boolean;
-  device: string;
-  /** Bytes of memory that its process uses; null as long as the rank has not reported it. */
-  rss: number | null;
-  /** The number and name of its GPU; this and the following fields are absent where there is none. */
-  gpu_name?: string;
-  /** Bytes of that GPU's memory that all processes use, and all that it has; 0 where the driver does not report it. */
-  gpu_used?: number;
-  gpu_total?: number;
-  /** Bytes that this rank uses; null where the driver does not report it, as often in a container. */
-  gpu_own?: number | null;
-  /** Share of the recent time in which the GPU was busy, from 0 to 1; null where it is not known. */
-  gpu_busy?: number | null;
-  doing: IDoing | null;
-  progress: { group: string; begun: number; ended: number }[];
-  /** When the page received this, in milliseconds of `Date.now()`: `doing.seconds` goes on from then. */
+export interface IRank extends IRankRow {
+  /** When the page received this, in milliseconds of `Date.now()`: its seconds go on from then. */
   receivedAt?: number;
 }
 
-export interface INode {
-  node: number;
-  hostname: string;
-  is_here: boolean;
-  ranks: number[];
-}
-
-export interface IGroup {
-  name: string;
-  ranks: number[];
-}
-
-export interface IMesh {
-  names: string[];
-  sizes: number[];
-}
-
-export interface IRun {
-  number: number;
-  state: string;
-  ranks: string;
-  count: number;
-  done: number;
-  seconds: number;
-}
-
-/** Why a run does not move, and the suggested actions. */
-export interface IVerdict {
-  run: number;
-  kind: string;
-  is_certain: boolean;
-  headline: string;
-  details: string[];
-  responsible: number[];
-  waiting: number[];
-  remedies: IRemedy[];
-}
-
-/** A cluster. Of one that cannot be attached to only the name, the state and the reason are known. */
-export interface ICluster {
-  name: string;
-  /** Its id, which no other cluster has; empty if it is not known. */
-  cluster?: string;
-  /**
-   * gathering, forming, ready, failed, stopping: as its controller reports; starting: a start from a browser of which
-   * no more is known; silent: it does not answer; foreign: it has another version; orphaned: its controller is gone.
-   */
-  state: string;
-  reason: string;
-  /** Who is missing, while a start from a browser is in progress; null once it has failed. */
-  starting?: string | null;
-  /** A node is waited for which the user has to start; `Api.instructions` has the line to paste. */
-  has_instructions?: boolean;
-  /** Nodes that are added from a browser; for a minute also how that has ended. */
-  adding?: IAdding;
-  version?: string;
-  /** Seconds since it was as described, if it does not answer any more; counted from `receivedAt`. */
-  age?: number;
-  backend?: string;
-  generation?: number;
-  nnodes?: number;
-  world_size?: number;
-  /** How many ranks are up. */
-  ready?: number;
-  nodes?: INode[];
-  groups?: IGroup[];
-  mesh?: IMesh | null;
+/** A cluster. */
+export interface ICluster extends IClusterSnapshot {
   ranks?: IRank[];
-  runs?: IRun[];
-  cell_groups?: (IGroup & { backend: string; is_gone: boolean })[];
-  verdicts?: IVerdict[];
-  silences?: string[];
-  left_out?: string[];
-  /** When the page received this, in milliseconds of `Date.now()`. */
+  /** When the page received this, in milliseconds of `Date.now()`: its seconds go on from then. */
   receivedAt?: number;
 }
 
@@ -186,16 +37,6 @@ export interface IRunId {
   run: number;
   cluster: string;
   cluster_id?: string;
-}
-
-/** How a terminal is attached to a rank. */
-export interface IConsole {
-  hostname: string;
-  /** The command for a terminal on that host. */
-  command: string;
-  /** The command for a terminal of the Jupyter server; empty if it cannot reach the rank, for `reason`. */
-  command_here: string;
-  reason: string;
 }
 
 /** A request that failed; its message is the server's. The status is 0 if the server did not answer. */
@@ -302,12 +143,12 @@ export class Api {
   }
 
   /** The stacks of the paused ranks. */
-  stacks(name: string): Promise<IStacks> {
+  stacks(name: string): Promise<IStacksSnapshot> {
     return this._request(`clusters/${encodeURIComponent(name)}/stacks`);
   }
 
   /** What the ranks have under which name, by metadata alone. */
-  variables(name: string): Promise<IVariables> {
+  variables(name: string): Promise<IVariablesSnapshot> {
     return this._request(`clusters/${encodeURIComponent(name)}/variables`);
   }
 
@@ -318,7 +159,7 @@ export class Api {
   }
 
   /** How busy the nodes and ranks were so many seconds back, in at most so many points. Does not keep the server alive. */
-  resources(name: string, seconds: number, points: number): Promise<IResources> {
+  resources(name: string, seconds: number, points: number): Promise<IResourcesSnapshot> {
     const query = `seconds=${seconds}&points=${points}&no_track_activity=1`;
     const path = `clusters/${encodeURIComponent(name)}/resources?${query}`;
     return this._request(path, 'GET', undefined, AbortSignal.timeout(RESOURCES_TIMEOUT));
@@ -348,7 +189,7 @@ export class Api {
     return this._request(`clusters/${encodeURIComponent(name)}/ranks/${rank}/stack`);
   }
 
-  console(name: string, rank: number): Promise<IConsole> {
+  console(name: string, rank: number): Promise<IConsoleCommands> {
     return this._request(`clusters/${encodeURIComponent(name)}/ranks/${rank}/console`);
   }
 
@@ -358,7 +199,7 @@ export class Api {
   }
 
   /** Launchers, limits and defaults of a start. */
-  launch(): Promise<ILaunch> {
+  launch(): Promise<ILaunchOptions> {
     return this._request('launch');
   }
 

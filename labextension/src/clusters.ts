@@ -5,21 +5,13 @@ import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { Api, ICluster, IRank, RequestError } from './api';
+import { IClusterEvent } from './generated/server';
 import { IClusterChange, IClusters } from './tokens';
 
 /** The schema of the server's events: events.yaml of jdist/server. */
 const SCHEMA = 'https://schema.jupyter.org/jdist/cluster/v1';
 /** How often a cluster is requested at most, because it has changed during the request. */
 const ATTEMPTS = 3;
-
-/** The event of a cluster that has appeared, changed or gone. */
-interface IClusterEvent {
-  action: 'changed' | 'gone';
-  name: string;
-  cluster: ICluster;
-  ranks: IRank[];
-  notices: string[];
-}
 
 /**
  * The clusters by name, as the server last reported them, and which of them the panel shows.
@@ -176,7 +168,8 @@ export class Clusters implements IClusters, IDisposable {
       this._loaded = this._loaded === name ? '' : this._loaded;
     } else {
       const receivedAt = Date.now();
-      change.ranks.forEach(row => (row.receivedAt = receivedAt));
+      const ranks: IRank[] = change.ranks;
+      ranks.forEach(row => (row.receivedAt = receivedAt));
       this._all.set(name, { ...change.cluster, receivedAt, ranks: mergeRanks(known?.ranks, change) });
       if (!isSame(known, change.cluster)) {
         this._loaded = this._loaded === name ? '' : this._loaded;

@@ -1,6 +1,7 @@
 /** Where ranks are paused: the lines of cells and of files, and the lines of their stacks. */
 
-import { IBranch, ICluster, IRank } from './api';
+import { ICluster, IRank } from './api';
+import { IBranch } from './generated/server';
 import { formatRanks } from './format';
 
 /** Which ranks are paused at which line, counted from 1. */

@@ -1,16 +1,6 @@
-/** Remedies: the actions that a verdict suggests, as the server and a run's output send them; worded here. */
+/** Remedies: the actions that a verdict suggests, worded. */
 
-/**
- * `ranks` as a user writes them, such as 0-3; without them all. `name` is what it is about, such as a variable; `run` is
- * the number of the only run that it acts on.
- */
-export interface IRemedy {
-  action: string;
-  effect: string;
-  ranks?: string;
-  name?: string;
-  run?: number;
-}
+import { IRemedy } from './generated/server';
 
 /**
  * How a click on a remedy is carried out: a run or ranks ("" for all) are interrupted, paused ranks go on, a cell is made,

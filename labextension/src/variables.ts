@@ -1,33 +1,6 @@
-/** The variables of ranks, as the server sends them (jdist/server/snapshots.py). */
+/** The values of variables, as ranks describe them. */
 
-/** A variable on the ranks whose metadata agree; `nbytes` are the least and the greatest of them. */
-export interface IVariant {
-  ranks: string;
-  type: string;
-  shape: number[] | null;
-  dtype: string;
-  device: string;
-  placement: string;
-  length: number | null;
-  nbytes: [number, number] | null;
-  value: string;
-  detail: string;
-}
-
-/** A name. Only `equal` says something about contents; `alike` is about type, shape, dtype and placement. */
-export interface IVariable {
-  name: string;
-  comparison: 'equal' | 'alike' | 'differs' | '';
-  missing: string;
-  size: number;
-  variants: IVariant[];
-}
-
-/** The names of the ranks, and sentences about what is not listed. */
-export interface IVariables {
-  variables: IVariable[];
-  notes: string[];
-}
+import { IVariantRow } from './generated/server';
 
 /** How many elements are in which of the bins from `low` to `high`, which are the same on all ranks. */
 export interface IHistogram {
@@ -42,7 +15,7 @@ export interface IHistogram {
 }
 
 /** What a value is; see ValueDescription of jdist/worker/variables/describe.py. */
-export type ValueDescription = Partial<Omit<IVariant, 'ranks' | 'value' | 'nbytes'>> & {
+export type ValueDescription = Partial<Omit<IVariantRow, 'ranks' | 'value' | 'nbytes'>> & {
   error?: string;
   mean?: number | null;
   std?: number | null;

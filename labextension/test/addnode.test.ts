@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
 import { addProblems, addRequest, IAddForm, launchersOf } from '../src/addnode/request';
-import { IAddingOptions, ILaunch, ILauncherForm } from '../src/launch';
+import { IAddingOptions, ILaunchOptions, ILauncherForm } from '../src/generated/server';
 import { addingText } from '../src/states';
 import { cluster, trans } from './samples';
 
@@ -9,7 +9,7 @@ function fields(changes: Partial<ILauncherForm> = {}): ILauncherForm {
   return { hosts: '', nodes: '1', options: [], arguments: '', problem: '', cannot_add: '', ...changes };
 }
 
-const partition = { flag: '--partition', label: 'Partition', example: 'gpu', note: '' };
+const partition = { flag: '--partition', label: 'Partition', example: 'gpu', note: '', pattern: '' };
 const forms = {
   local: fields(),
   ssh: fields({ hosts: 'required' }),
@@ -17,7 +17,7 @@ const forms = {
   slurm: fields({ options: [partition], arguments: 'other options of sbatch' }),
   kubernetes: fields({ cannot_add: 'it cannot' })
 };
-const launch: ILaunch = {
+const launch: ILaunchOptions = {
   launchers: ['local', 'ssh', 'mpi', 'slurm', 'kubernetes'],
   forms,
   max_ranks: 0,

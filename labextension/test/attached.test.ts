@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest';
 
-import { ICluster } from '../src/api';
 import { findAttached, toldIn } from '../src/toolbar/attached';
+import { cluster } from './samples';
 
-const NOW: ICluster = { name: 'c1', cluster: 'second', state: 'ready', reason: '' };
+const NOW = cluster({ cluster: 'second' });
 const clusters = { get: (name: string) => (name === 'c1' ? NOW : undefined) };
 
 describe("the notebook's cluster", () => {

@@ -2,11 +2,12 @@ import { describe, expect, it } from 'vitest';
 
 import { describeUnknown, meantRun } from '../src/meantrun';
 import { IRunBundle, isOfRun } from '../src/run/model';
+import { IVerdictRow } from '../src/generated/server';
 import { notebookFolder } from '../src/shell/notebookfolder';
 import { verdictText } from '../src/verdicttext';
 import { cluster, doing, rank, trans } from './samples';
 
-const verdict = {
+const verdict: IVerdictRow = {
   run: 7,
   kind: 'missing',
   is_certain: true,

@@ -13,15 +13,17 @@ vi.mock('@jupyterlab/apputils', () => {
 import { nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 
-import { ICluster, IVerdict } from '../src/api';
+import { ICluster } from '../src/api';
+import { IVerdictRow } from '../src/generated/server';
 import { IRunBundle } from '../src/run/model';
 import { showNotices } from '../src/shell/notices';
 import { IClusterChange, IClusters, IPreferences } from '../src/tokens';
+import { cluster } from './samples';
 
 const SOON = 1000;
-const HANG: IVerdict = {
+const HANG: IVerdictRow = {
   run: 7,
-  kind: 'collective',
+  kind: 'missing',
   is_certain: true,
   headline: 'run 7 cannot finish',
   details: [],
@@ -29,8 +31,8 @@ const HANG: IVerdict = {
   waiting: [],
   remedies: []
 };
-const OTHER: IVerdict = { ...HANG, run: 8, headline: 'run 8 cannot finish' };
-const C1: ICluster = { name: 'c1', cluster: 'second', state: 'ready', reason: '' };
+const OTHER: IVerdictRow = { ...HANG, run: 8, headline: 'run 8 cannot finish' };
+const C1 = cluster({ cluster: 'second' });
 const OUTPUT: IRunBundle = {
   version: 1,
   run: 7,
@@ -111,7 +113,7 @@ describe('a run that cannot finish', () => {
 });
 
 describe('a start that failed', () => {
-  const failed: ICluster = { name: 'c2', state: 'failed', reason: 'no nodes', starting: null };
+  const failed = cluster({ name: 'c2', state: 'failed', reason: 'no nodes', starting: null });
   const notice = 'cluster c2 could not be started: no nodes';
 
   it('is told until it is removed from the list', async () => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { IBranch } from '../src/api';
+import { IBranch } from '../src/generated/server';
 import { canContinue, canPause, isPaused, linesByRun, linesOf, pausedState, rowsOf } from '../src/paused';
 import { activity, clusterState } from '../src/states';
 import { cluster, doing, pause, rank, trans } from './samples';
@@ -53,7 +53,8 @@ describe('the texts of a paused cluster', () => {
 
   it('say so of the cluster, unless a run cannot finish', () => {
     expect(clusterState(found, trans)).toEqual({ sign: '⏸', label: 'run 7 is paused', tone: 'warn' });
-    const verdict = { run: 7, kind: 'missing', headline: '', details: [], responsible: [], waiting: [], remedies: [] };
+    const about = { details: [], responsible: [], waiting: [], remedies: [] };
+    const verdict = { run: 7, kind: 'missing' as const, headline: '', ...about };
     const waiting = cluster({ ...found, verdicts: [{ ...verdict, is_certain: false }] });
     expect(clusterState(waiting, trans).label).toBe('run 7 is paused');
     const doomed = cluster({ ...found, verdicts: [{ ...verdict, is_certain: true }] });
@@ -63,7 +64,7 @@ describe('the texts of a paused cluster', () => {
 
 describe('the tree of stacks', () => {
   const branch = (name: string, ranks: number[], children: IBranch[] = [], chosen: number[] = []): IBranch => ({
-    frame: { function: name, line: 1 },
+    frame: { function: name, file: '', line: 1 },
     ranks,
     chosen,
     children

@@ -1,10 +1,11 @@
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { ICluster, RequestError } from '../src/api';
+import { RequestError } from '../src/api';
 import { METRICS_MIME } from '../src/metrics/data';
 import { IRunBundle, MIME } from '../src/run/model';
 import { AGAIN, chartIndex, LoadRun, LONGEST, recovered, Recovery, reportedState, STALE } from '../src/run/recovery';
+import { cluster } from './samples';
 
 const RUNNING: IRunBundle = {
   version: 1,
@@ -195,13 +196,13 @@ describe('the chart of a run', () => {
 
 describe('what is reported of a run', () => {
   const run = { number: 7, state: 'running', ranks: '0-1', count: 2, done: 0, seconds: 3 };
-  const cluster: ICluster = { name: 'c1', state: 'ready', reason: '', runs: [run] };
+  const known = cluster({ runs: [run] });
 
   it('changes when it goes on, and not with the time', () => {
-    const before = reportedState(cluster, 7);
-    expect(reportedState({ ...cluster, runs: [{ ...run, seconds: 9 }] }, 7)).toBe(before);
-    expect(reportedState({ ...cluster, runs: [{ ...run, done: 1 }] }, 7)).not.toBe(before);
-    expect(reportedState({ ...cluster, runs: [] }, 7)).not.toBe(before);
+    const before = reportedState(known, 7);
+    expect(reportedState({ ...known, runs: [{ ...run, seconds: 9 }] }, 7)).toBe(before);
+    expect(reportedState({ ...known, runs: [{ ...run, done: 1 }] }, 7)).not.toBe(before);
+    expect(reportedState({ ...known, runs: [] }, 7)).not.toBe(before);
   });
 });
 

@@ -1,13 +1,13 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 import { IWanted, ResourceFeed } from '../src/panel/resources/feed';
-import { IResources } from '../src/resources';
+import { IResourcesSnapshot } from '../src/generated/server';
 import { resources } from './samples';
 
 /** Requests that are answered by the test. */
 class Server {
   readonly asked: IWanted[] = [];
-  readonly request = (wanted: IWanted): Promise<IResources> => {
+  readonly request = (wanted: IWanted): Promise<IResourcesSnapshot> => {
     this.asked.push(wanted);
     return new Promise((resolve, reject) => {
       this._answers.push({ resolve, reject });
@@ -24,7 +24,7 @@ class Server {
     await vi.advanceTimersByTimeAsync(0);
   }
 
-  private _answers: { resolve: (found: IResources) => void; reject: (error: Error) => void }[] = [];
+  private _answers: { resolve: (found: IResourcesSnapshot) => void; reject: (error: Error) => void }[] = [];
 }
 
 describe('the feed of resources', () => {

@@ -4,10 +4,15 @@ import { commonTimes } from '../src/panel/resources/align';
 import { chartGroups, IResourceChart } from '../src/panel/resources/lines';
 import { subjectsOf } from '../src/panel/resources/subjects';
 import { By } from '../src/panel/resources/view';
-import { INodeResources, IResources, Quantity } from '../src/resources';
+import { INodeSeries, IResourcesSnapshot, Quantity } from '../src/generated/server';
 import { GIB, node, resources, trans } from './samples';
 
-function chart(found: IResources, quantity: Quantity, by: By = 'rank', selected: number[] = []): IResourceChart {
+function chart(
+  found: IResourcesSnapshot,
+  quantity: Quantity,
+  by: By = 'rank',
+  selected: number[] = []
+): IResourceChart {
   const all = chartGroups(found, by, selected, trans).flatMap(({ charts }) => charts);
   return all.find(each => each.quantity === quantity)!;
 }
@@ -147,7 +152,7 @@ describe('what is drawn', () => {
   });
 
   it('knows what a rank can use of the GPUs of its node, and nothing of a total that is unknown', () => {
-    const nodes = (gpus: number): INodeResources[] => [
+    const nodes = (gpus: number): INodeSeries[] => [
       node(0, {
         gpus,
         gpu_memory_total: 160 * GIB,
@@ -158,7 +163,7 @@ describe('what is drawn', () => {
     expect(chart(resources({ nodes: nodes(2) }), 'gpu_memory').total).toEqual([80 * GIB, 80 * GIB]);
     expect(chart(resources({ nodes: nodes(2) }), 'gpu_memory', 'node').total).toEqual([160 * GIB, 160 * GIB]);
     expect(chart(resources({ nodes: nodes(2) }), 'received').total).toBeNull();
-    const unknown = [node(0), node(1, { cores: null })];
+    const unknown = [node(0), node(1, { cores: 0 })];
     expect(chart(resources({ nodes: unknown }), 'cpu', 'node').total).toBeNull();
     const mixed = [node(0), node(1, { cores: 16 })];
     expect(chart(resources({ nodes: mixed }), 'cpu', 'node').total).toEqual([8, 16]);

@@ -5,10 +5,15 @@ import { chartGroups, IResourceChart } from '../src/panel/resources/lines';
 import { describe, labelOf, summaryOf, tickText, timeText, windowText } from '../src/panel/resources/texts';
 import { rangeText, timeTicks, unitOf } from '../src/panel/resources/units';
 import { By, ResourceView } from '../src/panel/resources/view';
-import { IResources, Quantity } from '../src/resources';
+import { IResourcesSnapshot, Quantity } from '../src/generated/server';
 import { GIB, node, resources, trans } from './samples';
 
-function chart(found: IResources, quantity: Quantity, by: By = 'rank', selected: number[] = []): IResourceChart {
+function chart(
+  found: IResourcesSnapshot,
+  quantity: Quantity,
+  by: By = 'rank',
+  selected: number[] = []
+): IResourceChart {
   const all = chartGroups(found, by, selected, trans).flatMap(({ charts }) => charts);
   return all.find(each => each.quantity === quantity)!;
 }
@@ -48,7 +53,7 @@ suite('numbers on an axis', () => {
   });
 
   it('have a unit once', () => {
-    const memory = chart(resources({ nodes: [node(0, { memory_total: null })] }), 'memory');
+    const memory = chart(resources({ nodes: [node(0, { memory_total: 0 })] }), 'memory');
     expect(memory.data.yAxis!.ticks.map(each => tickText(each, memory, trans))).toEqual(['0', '512 MiB', '1', '1.5', '2 GiB']); // prettier-ignore
   });
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { ILaunch, ILauncherForm } from '../src/launch';
+import { ILaunchOptions, ILauncherForm } from '../src/generated/server';
 import {
   EMPTY_FORM,
   IStartForm,
@@ -16,9 +16,9 @@ function fields(changes: Partial<ILauncherForm> = {}): ILauncherForm {
   return { hosts: '', nodes: '1', options: [], arguments: '', problem: '', cannot_add: '', ...changes };
 }
 
-const partition = { flag: '--partition', label: 'Partition', example: 'gpu', note: '' };
+const partition = { flag: '--partition', label: 'Partition', example: 'gpu', note: '', pattern: '' };
 
-function launch(changes: Partial<ILaunch> = {}): ILaunch {
+function launch(changes: Partial<ILaunchOptions> = {}): ILaunchOptions {
   const forms = {
     local: fields(),
     ssh: fields({ hosts: 'required' }),
@@ -99,7 +99,7 @@ describe('problemOfOption', () => {
     expect(problemOfOption(time, '', trans)).toBe('');
     expect(problemOfOption(time, 'abc', trans)).toContain('Such as 2:00:00, not “abc”');
     expect(problemOfOption(time, '30 UNLIMITED', trans)).toContain('not “30 UNLIMITED”');
-    expect(problemOfOption({ ...time, pattern: undefined }, 'abc', trans)).toBe('');
+    expect(problemOfOption({ ...time, pattern: '' }, 'abc', trans)).toBe('');
     expect(problemOfOption({ ...time, example: '', pattern: '\\S+' }, 'a b', trans)).toContain('without spaces');
   });
 });

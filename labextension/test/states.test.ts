@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { IVerdict } from '../src/api';
+import { IVerdictRow } from '../src/generated/server';
 import {
   activity,
   asOf,
@@ -61,7 +61,7 @@ describe("the state of a rank's part in a run", () => {
 
 describe('the state of a cluster', () => {
   const run = { number: 7, state: 'running', ranks: '0-3', count: 4, done: 1, seconds: 2 };
-  const verdict: IVerdict = {
+  const verdict: IVerdictRow = {
     run: 7,
     kind: 'missing',
     is_certain: false,

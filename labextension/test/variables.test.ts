@@ -3,15 +3,15 @@ import { describe, expect, it } from 'vitest';
 import { formatBytes } from '../src/format';
 import { bytes, comparison, numbers, shownVariables, SortKey, summary } from '../src/panel/variables/rows';
 import { apart, binText, describe as describeBins } from '../src/panel/variables/bins';
-import { IVariable, IVariant } from '../src/variables';
+import { IVariableRow, IVariantRow } from '../src/generated/server';
 import { trans } from './samples';
 
-function variant(changes: Partial<IVariant> = {}): IVariant {
+function variant(changes: Partial<IVariantRow> = {}): IVariantRow {
   const kind = { type: 'Tensor', shape: [2, 3], dtype: 'float32', device: 'cpu', placement: '' };
   return { ranks: '0-3', ...kind, length: null, nbytes: [24, 24], value: '', detail: '', ...changes };
 }
 
-function variable(name: string, changes: Partial<IVariable> = {}): IVariable {
+function variable(name: string, changes: Partial<IVariableRow> = {}): IVariableRow {
   return { name, comparison: 'alike', missing: '', size: 24, variants: [variant()], ...changes };
 }
 

@@ -5,6 +5,8 @@ cores), ``memory`` (bytes), ``gpu`` (share of the time in which it was busy, 0 t
 nodes ``received`` and ``sent`` (bytes per second over the network, without the loopback interface).
 """
 
+from typing import Literal
+
 from msgspec import Struct
 
 from jdist.core.messages.base import Message
@@ -140,6 +142,9 @@ class ProbePath(Message, frozen=True):
     timeout: float  # Seconds to look up the name, and again to connect.
 
 
+# cpu: busy cores. memory, gpu_memory: bytes. gpu: the share of the time in which it was busy, 0 to 1. received, sent:
+# bytes per second over the network.
+Quantity = Literal["cpu", "memory", "gpu", "gpu_memory", "received", "sent"]
 Series = dict[str, tuple[float, ...]]  # By quantity; NaN where it is unknown.
 
 

@@ -4,7 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { IAddingOptions, ILaunch } from '../launch';
+import { IAddingOptions, ILaunchOptions } from '../generated/server';
 import { Checking, OptionField, Problem, RanksNote, TextField } from '../start/fields';
 import { fieldsOf, optionKey, problemOfWords } from '../start/request';
 import { AddChecked, addProblems, IAddForm, isOther, launchersOf } from './request';
@@ -12,7 +12,7 @@ import { AddChecked, addProblems, IAddForm, isOther, launchersOf } from './reque
 /** The body of a dialog; its value is the options. The dialog accepts them only if none is wrong. */
 export class AddForm extends ReactWidget {
   constructor(
-    private readonly _launch: ILaunch,
+    private readonly _launch: ILaunchOptions,
     private readonly _adding: IAddingOptions,
     form: IAddForm | null,
     private readonly _error: string,

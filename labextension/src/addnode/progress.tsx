@@ -3,7 +3,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { IAdding } from '../launch';
+import { IAddingRow } from '../generated/server';
 import { Waiting } from '../start/waiting';
 import { IClusters } from '../tokens';
 
@@ -30,7 +30,7 @@ export class AddProgress extends Waiting<AddEnd> {
   }
 
   /** What the server says of it. */
-  get adding(): IAdding | undefined {
+  get adding(): IAddingRow | undefined {
     const adding = this.clusters.get(this.name)?.adding;
     return adding?.number === this._number ? adding : undefined;
   }

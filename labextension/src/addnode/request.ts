@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { IAddingOptions, ILaunch } from '../launch';
+import { IAddingOptions, ILaunchOptions } from '../generated/server';
 import { COUNT, fieldsOf, launcherWords } from '../start/request';
 
 /** The options as they were typed. */
@@ -25,14 +25,14 @@ export function isOther(form: IAddForm, adding: IAddingOptions): boolean {
 }
 
 /** The launchers to choose from; that of the cluster comes first. */
-export function launchersOf(launch: ILaunch, adding: IAddingOptions): string[] {
+export function launchersOf(launch: ILaunchOptions, adding: IAddingOptions): string[] {
   return [adding.launcher, ...launch.launchers.filter(each => each !== adding.launcher)];
 }
 
 /** What is wrong with the options, by field: no node can be added with them. */
 export function addProblems(
   form: IAddForm,
-  launch: ILaunch,
+  launch: ILaunchOptions,
   adding: IAddingOptions,
   trans: TranslationBundle
 ): Record<AddChecked, string> {
@@ -48,7 +48,12 @@ export function addProblems(
   };
 }
 
-function launcherProblem(form: IAddForm, launch: ILaunch, adding: IAddingOptions, trans: TranslationBundle): string {
+function launcherProblem(
+  form: IAddForm,
+  launch: ILaunchOptions,
+  adding: IAddingOptions,
+  trans: TranslationBundle
+): string {
   if (adding.backend === 'mpi') {
     return trans.__('mpirun has fixed the number of ranks (backend mpi); start a cluster of another size.');
   }
@@ -65,7 +70,7 @@ function launcherProblem(form: IAddForm, launch: ILaunch, adding: IAddingOptions
 }
 
 /** The request to the server; null for what the form leaves open, which the server then decides. */
-export function addRequest(form: IAddForm, launch: ILaunch, adding: IAddingOptions): Record<string, unknown> {
+export function addRequest(form: IAddForm, launch: ILaunchOptions, adding: IAddingOptions): Record<string, unknown> {
   const { hosts: takesHosts } = fieldsOf(launch, form);
   const [count, nproc, hosts] = [form.count.trim(), form.nproc.trim(), form.hosts.trim()];
   const words = isOther(form, adding) ? launcherWords(form, launch) : [];

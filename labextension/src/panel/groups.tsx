@@ -3,7 +3,8 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { ICluster, IMesh, IRank } from '../api';
+import { ICluster, IRank } from '../api';
+import { IMesh } from '../generated/server';
 import { formatRanks, joinParts } from '../format';
 import { rankState } from '../states';
 import { IContext, Section } from './section';
@@ -56,7 +57,7 @@ function named(cluster: ICluster): IGroupItem[] {
   const made = (cluster.cell_groups ?? []).map(each => ({
     name: each.name,
     ranks: each.ranks,
-    note: each.backend,
+    note: each.backend ?? '',
     isGone: each.is_gone
   }));
   return [...own, ...made];

@@ -5,7 +5,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandToolbarButton } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { IFrame, IStacks } from '../api';
+import { IStackFrame, IStacksSnapshot } from '../generated/server';
 import { formatRanks } from '../format';
 import { IStackRow, pausedState, rowsOf } from '../paused';
 import { CommandIDs } from '../tokens';
@@ -28,7 +28,7 @@ export class StackTree extends Section {
     if (!this._stacks) {
       return <p className="jdist-empty">{this._problem || trans.__('Loading…')}</p>;
     }
-    const open = (frame: IFrame, ranks: number[]): void => {
+    const open = (frame: IStackFrame, ranks: number[]): void => {
       const args = { cluster: cluster?.name ?? '', ranks, file: frame.file ?? '', line: frame.line };
       void commands.execute(CommandIDs.openSource, args);
     };
@@ -81,7 +81,7 @@ export class StackTree extends Section {
     );
   }
 
-  private _accept(state: string, found: IStacks | null, problem: string): void {
+  private _accept(state: string, found: IStacksSnapshot | null, problem: string): void {
     if (state === this._state && !this.isDisposed) {
       this._stacks = found;
       this._problem = problem;
@@ -90,14 +90,14 @@ export class StackTree extends Section {
   }
 
   private _state = '';
-  private _stacks: IStacks | null = null;
+  private _stacks: IStacksSnapshot | null = null;
   private _problem = '';
 }
 
 interface IFrameProps {
   row: IStackRow;
   trans: TranslationBundle;
-  open: (frame: IFrame, ranks: number[]) => void;
+  open: (frame: IStackFrame, ranks: number[]) => void;
   choose: () => void;
   select: (ranks: number[]) => void;
 }

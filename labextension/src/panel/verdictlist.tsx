@@ -5,8 +5,9 @@ import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { CommandToolbarButton } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { ICluster, IVerdict } from '../api';
-import { effectOf, IRemedy, labelOf, stepOf } from '../remedy';
+import { ICluster } from '../api';
+import { IRemedy, IVerdictRow } from '../generated/server';
+import { effectOf, labelOf, stepOf } from '../remedy';
 import { VERDICT_SIGN } from '../states';
 import { CommandIDs } from '../tokens';
 import { IContext, Section } from './section';
@@ -43,7 +44,7 @@ export class VerdictList extends Section {
 }
 
 interface IVerdictProps {
-  verdict: IVerdict;
+  verdict: IVerdictRow;
   /** The buttons in the section's title are about the first one only, or about all. */
   isOneOfSeveral: boolean;
   trans: TranslationBundle;

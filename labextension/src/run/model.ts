@@ -4,7 +4,7 @@ import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import { IRunId } from '../api';
 import { parseRanks } from '../format';
-import { IRemedy } from '../remedy';
+import { IRemedy } from '../generated/server';
 import { isFailure, OutcomeState } from '../states';
 
 export const MIME = 'application/vnd.jdist.run.v1+json';

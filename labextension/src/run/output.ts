@@ -7,7 +7,8 @@ import { PartialJSONObject, UUID } from '@lumino/coreutils';
 import { Panel, Widget } from '@lumino/widgets';
 
 import { formatDuration, formatWholeSeconds } from '../format';
-import { IRemedy, labelOf, stepOf } from '../remedy';
+import { labelOf, stepOf } from '../remedy';
+import { IRemedy } from '../generated/server';
 import { IPreferences } from '../tokens';
 import { Answers } from './answers';
 import { EndFollower } from './endfollower';

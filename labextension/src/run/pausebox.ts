@@ -68,7 +68,7 @@ export class PauseBox extends Widget {
 }
 
 /** `[0,2-3] train_step, line 8: loss.backward()`. */
-export function placeText(place: IPlace, trans: TranslationBundle): string {
+function placeText(place: IPlace, trans: TranslationBundle): string {
   const file = place.file ? `${place.file.split('/').pop()} ` : '';
   const at = trans.__('%1, %2line %3', place.function, file, place.line);
   const source = place.source ? `: ${place.source}` : '';

@@ -7,7 +7,8 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
 import { RequestError } from '../api';
-import { IRemedy, labelOf, stepOf } from '../remedy';
+import { labelOf, stepOf } from '../remedy';
+import { IRemedy } from '../generated/server';
 import { IClusters } from '../tokens';
 import { IRunBundle } from './model';
 

@@ -2,7 +2,8 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { effectOf, IRemedy, labelOf } from '../remedy';
+import { effectOf, labelOf } from '../remedy';
+import { IRemedy } from '../generated/server';
 
 /** Carries out a remedy. Resolves with what to say when it is done; rejects with the reason if it fails. */
 export type TakeRemedy = (remedy: IRemedy) => Promise<string>;

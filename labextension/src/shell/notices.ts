@@ -3,7 +3,8 @@
 import { Notification } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { ICluster, IVerdict } from '../api';
+import { ICluster } from '../api';
+import { IVerdictRow } from '../generated/server';
 import { IRunBundle } from '../run/model';
 import { IClusterChange, IClusters, IPreferences } from '../tokens';
 
@@ -64,12 +65,12 @@ function belongsTo(run: IRunBundle, name: string, cluster: ICluster | undefined)
 }
 
 /** Whether the output of the run has the notice. */
-export function saysNotice(run: IRunBundle, notice: string): boolean {
+function saysNotice(run: IRunBundle, notice: string): boolean {
   return (run.notices ?? []).some(each => each.trim() === notice.trim());
 }
 
 /** Tells of a run that cannot finish, unless its output says so in front of the user, or until it does not hold any more. */
-function showVerdict({ clusters, trans, show, seenRuns }: INotices, cluster: ICluster, verdict: IVerdict): void {
+function showVerdict({ clusters, trans, show, seenRuns }: INotices, cluster: ICluster, verdict: IVerdictRow): void {
   const { name } = cluster;
   const isOver = (): boolean => !clusters.get(name)?.verdicts?.some(each => each.run === verdict.run);
   const isSeen = seenRuns().some(
@@ -107,7 +108,7 @@ class Verdicts {
     }
     const reported = this._reported.get(name) ?? new Set();
     this._reported.set(name, reported);
-    const runOf = (verdict: IVerdict): string => `${cluster.cluster ?? ''} ${verdict.run}`;
+    const runOf = (verdict: IVerdictRow): string => `${cluster.cluster} ${verdict.run}`;
     const found = (cluster.verdicts ?? []).filter(each => each.is_certain && !reported.has(runOf(each)));
     for (const verdict of found) {
       reported.add(runOf(verdict));

@@ -13,7 +13,7 @@ import {
 import { CommandRegistry } from '@lumino/commands';
 
 import { Actions, Args } from '../actions';
-import { StepKind } from '../api';
+import { StepKind } from '../generated/server';
 import { isPaused } from '../paused';
 import { CommandIDs, IClusters } from '../tokens';
 

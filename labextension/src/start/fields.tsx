@@ -3,7 +3,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { ILaunch, ILauncherOption } from '../launch';
+import { ILaunchOptions, ILauncherOption } from '../generated/server';
 import { IStartForm, optionKey, problemOfOption } from './request';
 
 /** Why what the form asks for cannot be, or could not be done; nothing if `text` is empty. */
@@ -16,7 +16,7 @@ export function Problem({ text }: { text: string }): JSX.Element | null {
 }
 
 /** How many ranks the server allows, if it limits them. */
-export function RanksNote({ launch, trans }: { launch: ILaunch; trans: TranslationBundle }): JSX.Element | null {
+export function RanksNote({ launch, trans }: { launch: ILaunchOptions; trans: TranslationBundle }): JSX.Element | null {
   const { max_ranks, ranks_here } = launch;
   return max_ranks ? (
     <p className="jdist-note">

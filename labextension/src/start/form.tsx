@@ -4,7 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { ILaunch } from '../launch';
+import { ILaunchOptions } from '../generated/server';
 import { Checking, OptionField, Problem, RanksNote, TextField } from './fields';
 import { Checked, fieldsOf, IStartForm, optionKey, problemsOf } from './request';
 
@@ -13,7 +13,7 @@ const BACKENDS = ['gloo', 'nccl', 'cpu:gloo,cuda:nccl'];
 /** The body of a dialog; its value is the options. The dialog accepts them only if none is wrong. */
 export class StartForm extends ReactWidget {
   constructor(
-    private readonly _launch: ILaunch,
+    private readonly _launch: ILaunchOptions,
     form: IStartForm,
     private readonly _error: string,
     private readonly _trans: TranslationBundle
@@ -90,7 +90,7 @@ export class StartForm extends ReactWidget {
 
   /** The server's default of an option, else what happens without one. */
   private _usual(key: string, otherwise: string): string {
-    const usual = this._launch.defaults[key];
+    const usual = this._launch.defaults[key] as string | number | undefined;
     return usual === undefined ? otherwise : String(usual);
   }
 

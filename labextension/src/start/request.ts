@@ -2,7 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { ILaunch, ILauncherForm, ILauncherOption } from '../launch';
+import { ILaunchOptions, ILauncherForm, ILauncherOption } from '../generated/server';
 
 /** The options as they were typed. */
 export interface IStartForm {
@@ -43,7 +43,7 @@ const HOST = /^(?:[^@\s:[\]]+@)?(?:\[[0-9A-Fa-f:.%\w]+\]|[^@\s:[\]]+)(?::[1-9]\d
 const WORD = /(?:[^\s"']|"[^"]*"|'[^']*')+/g;
 
 /** The fields of the launcher that is chosen. */
-export function fieldsOf(launch: ILaunch, form: Pick<IStartForm, 'launcher'>): ILauncherForm {
+export function fieldsOf(launch: ILaunchOptions, form: Pick<IStartForm, 'launcher'>): ILauncherForm {
   return launch.forms[form.launcher] ?? UNKNOWN;
 }
 
@@ -53,7 +53,11 @@ export function optionKey(launcher: string, flag: string): string {
 }
 
 /** What is wrong with the options, by field: nothing can be started with them. */
-export function problemsOf(form: IStartForm, launch: ILaunch, trans: TranslationBundle): Record<Checked, string> {
+export function problemsOf(
+  form: IStartForm,
+  launch: ILaunchOptions,
+  trans: TranslationBundle
+): Record<Checked, string> {
   const { hosts: takesHosts, arguments: takesArguments } = fieldsOf(launch, form);
   return {
     hosts: takesHosts ? problemOfHosts(form, launch, trans) : '',
@@ -79,7 +83,7 @@ export function problemOfOption(
     : trans.__('One word without spaces, not “%1”.', typed);
 }
 
-function problemOfHosts(form: IStartForm, launch: ILaunch, trans: TranslationBundle): string {
+function problemOfHosts(form: IStartForm, launch: ILaunchOptions, trans: TranslationBundle): string {
   if (isOpen('hosts', form, launch)) {
     return fieldsOf(launch, form).hosts === 'required' ? trans.__('Name the hosts.') : '';
   }
@@ -89,11 +93,11 @@ function problemOfHosts(form: IStartForm, launch: ILaunch, trans: TranslationBun
 }
 
 /** Whether neither the form nor the server's defaults say it. */
-function isOpen(key: Checked, form: IStartForm, launch: ILaunch): boolean {
+function isOpen(key: Checked, form: IStartForm, launch: ILaunchOptions): boolean {
   return !form[key].trim() && launch.defaults[key] === undefined;
 }
 
-function problemOfNodes(form: IStartForm, launch: ILaunch, trans: TranslationBundle): string {
+function problemOfNodes(form: IStartForm, launch: ILaunchOptions, trans: TranslationBundle): string {
   const nnodes = form.nnodes.trim();
   if (nnodes && !COUNT.test(nnodes)) {
     return trans.__('A whole number such as 2, not “%1”.', nnodes);
@@ -104,7 +108,7 @@ function problemOfNodes(form: IStartForm, launch: ILaunch, trans: TranslationBun
     : '';
 }
 
-function problemOfRanks(form: IStartForm, launch: ILaunch, trans: TranslationBundle): string {
+function problemOfRanks(form: IStartForm, launch: ILaunchOptions, trans: TranslationBundle): string {
   const [nnodes, perNode] = [form.nnodes.trim(), form.nproc_per_node.trim()];
   const counts = perNode.split(',').map(each => each.trim());
   if (!perNode) {
@@ -121,7 +125,7 @@ function problemOfRanks(form: IStartForm, launch: ILaunch, trans: TranslationBun
 }
 
 /** Whether more ranks would run than the server allows, as far as the form says how many. */
-function problemOfLimit(counts: number[], form: IStartForm, launch: ILaunch, trans: TranslationBundle): string {
+function problemOfLimit(counts: number[], form: IStartForm, launch: ILaunchOptions, trans: TranslationBundle): string {
   const { max_ranks: most, ranks_here: here, defaults } = launch;
   const { nodes, hosts } = fieldsOf(launch, form);
   const usual = Number(hosts === 'required' ? 1 : (defaults.nnodes ?? (COUNT.test(nodes) ? nodes : 1))); // at least
@@ -133,7 +137,7 @@ function problemOfLimit(counts: number[], form: IStartForm, launch: ILaunch, tra
 }
 
 /** The request to the server; null for what the form leaves open, which the server then decides. */
-export function startRequest(form: IStartForm, launch: ILaunch): Record<string, unknown> {
+export function startRequest(form: IStartForm, launch: ILaunchOptions): Record<string, unknown> {
   const { hosts: takesHosts } = fieldsOf(launch, form);
   const { launcher, backend } = form;
   const [nnodes, perNode, hosts] = [form.nnodes.trim(), form.nproc_per_node.trim(), form.hosts.trim()];
@@ -157,7 +161,7 @@ export function problemOfWords(text: string, trans: TranslationBundle): string {
 /** The words for the launcher: its options that are given, and the further arguments. */
 export function launcherWords(
   form: Pick<IStartForm, 'launcher' | 'options' | 'launcher_args'>,
-  launch: ILaunch
+  launch: ILaunchOptions
 ): string[] {
   const { options, arguments: takesArguments } = fieldsOf(launch, form);
   const words = options.flatMap(({ flag }) => {

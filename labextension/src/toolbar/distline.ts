@@ -31,7 +31,7 @@ export function isForRanks(source: string): boolean {
 }
 
 /** Whether the cell is one that `%dist auto on` sends to the ranks: its first line of code is neither a magic nor a command. */
-export function isPlain(source: string): boolean {
+function isPlain(source: string): boolean {
   const lines = `${source}\n`; // a comment ends with its line
   return /^(?!%|!|get_ipython\(\))./.test(lines.slice(ABOVE.exec(lines)?.[0].length ?? 0));
 }

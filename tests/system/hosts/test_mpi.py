@@ -79,14 +79,14 @@ def test_openmpi_from_hello_to_the_end(on_openmpi: Start, logins: Sshd, hosts: B
     assert daemon.name() == "orted"
     daemon.kill()  # as when the host goes down, after which mpirun ends all that it has started
     agent_of(own, 2).kill()
-    assert eventually(lambda: not engines("orted"), 20)
-    assert eventually(lambda: not own.facts.hostnames[1], 20)
+    assert eventually(lambda: not engines("orted"))
+    assert eventually(lambda: not own.facts.hostnames[1])
     assert own.pull("kept", ranks=[0, 1, 3]) == {0: 0, 1: 1, 3: 3}
     own.restart(ranks=[2])
     found = own.run(f"import socket; {ALL_REDUCE}, socket.gethostname(), globals().get('kept')", timeout=30)
     assert {r: v[1:] for r, v in found.values.items()} == {0: (a, 0), 1: (a, 1), 2: (b, None), 3: (c, 3)}
     own.stop()
-    assert eventually(lambda: not engines("mpirun") and not engines("orted"), 20)
+    assert eventually(lambda: not engines("mpirun") and not engines("orted"))
 
 
 def test_what_mpirun_could_not_do_is_told_in_its_own_words(on_openmpi: Start) -> None:
@@ -122,7 +122,7 @@ def test_mpich_reads_the_line_from_a_file_and_the_cluster_outlives_kernel_and_mp
         assert cluster.run(WHERE, timeout=30).values == {0: (a, 0), 1: (b, 0)}
         for engine in engines("mpiexec"):
             engine.kill()
-        assert eventually(lambda: not engines("hydra_pmi"), 20)
+        assert eventually(lambda: not engines("hydra_pmi"))
         assert cluster.run(ALL_REDUCE, timeout=30).values == {0: 2.0, 1: 2.0}
     finally:
         cluster.stop()

@@ -5,7 +5,7 @@ import { Widget } from '@lumino/widgets';
 import * as React from 'react';
 
 import { LineChart } from '../../charts/linechart';
-import { IRunSpan } from '../../resources';
+import { IRunMark } from '../../generated/server';
 import { IResourceChart } from './lines';
 import { aboutOf, describe, labelOf, summaryOf, tickText, timeText, titleOf } from './texts';
 
@@ -15,7 +15,7 @@ const HEIGHT = 112;
 interface IProps {
   chart: IResourceChart;
   seconds: number;
-  runs: IRunSpan[];
+  runs: IRunMark[];
   /** The charts whose cursors move together. */
   linked: Set<LineChart>;
   trans: TranslationBundle;

@@ -3,7 +3,7 @@
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { IResources } from '../../resources';
+import { IResourcesSnapshot } from '../../generated/server';
 
 /** What is to be requested. */
 export interface IWanted {
@@ -13,7 +13,7 @@ export interface IWanted {
 
 /** An answer, and when it arrived, in milliseconds of `Date.now()`. */
 export interface IFound extends IWanted {
-  resources: IResources;
+  resources: IResourcesSnapshot;
   receivedAt: number;
 }
 
@@ -26,7 +26,7 @@ export class ResourceFeed implements IDisposable {
    * milliseconds between two requests.
    */
   constructor(
-    private _request: (wanted: IWanted) => Promise<IResources>,
+    private _request: (wanted: IWanted) => Promise<IResourcesSnapshot>,
     private _wanted: () => IWanted | null,
     private _interval: () => number
   ) {}
@@ -78,7 +78,7 @@ export class ResourceFeed implements IDisposable {
     }
     this._isLoading = true;
     const began = Date.now();
-    let [found, problem]: [IResources | null, string] = [null, ''];
+    let [found, problem]: [IResourcesSnapshot | null, string] = [null, ''];
     try {
       found = await this._request(asked);
     } catch (error) {

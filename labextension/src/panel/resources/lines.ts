@@ -3,7 +3,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { IAxis, IChartData, ILine } from '../../charts/linechart';
-import { INodeResources, IResources, Quantity } from '../../resources';
+import { INodeSeries, IResourcesSnapshot, Quantity } from '../../generated/server';
 import { commonTimes, ICommonTimes } from './align';
 import { ISubject, ISubjects, subjectsOf } from './subjects';
 import { timeTicks, unitOf } from './units';
@@ -42,12 +42,12 @@ export interface IChartGroup {
 }
 
 /** What each rank or node can use; 0 where it is not known, null where there is no such thing. */
-const TOTALS: Record<Quantity, ((node: INodeResources, by: By) => number | null | undefined) | null> = {
+const TOTALS: Record<Quantity, ((node: INodeSeries, by: By) => number) | null> = {
   cpu: node => node.cores,
   memory: node => node.memory_total,
   gpu: () => 1,
   // Of a rank: one GPU of its node.
-  gpu_memory: (node, by) => (node.gpu_memory_total ?? 0) / (by === 'rank' ? node.gpus || 1 : 1),
+  gpu_memory: (node, by) => node.gpu_memory_total / (by === 'rank' ? node.gpus || 1 : 1),
   received: null,
   sent: null
 };
@@ -55,7 +55,12 @@ const BY_NODE_ONLY: Quantity[] = ['received', 'sent'];
 const QUANTITIES = Object.keys(TOTALS) as Quantity[];
 
 /** The charts of an answer that have data; `selected` are the ranks selected in the table. */
-export function chartGroups(found: IResources, by: By, selected: number[], trans: TranslationBundle): IChartGroup[] {
+export function chartGroups(
+  found: IResourcesSnapshot,
+  by: By,
+  selected: number[],
+  trans: TranslationBundle
+): IChartGroup[] {
   const times = commonTimes(
     found.nodes.map(node => node.ages),
     found.seconds,
@@ -88,7 +93,7 @@ export function chartGroups(found: IResources, by: By, selected: number[], trans
 function chartOf(
   quantity: Quantity,
   { by, shown, isBand }: ISubjects,
-  nodes: INodeResources[],
+  nodes: INodeSeries[],
   times: ICommonTimes,
   frame: Pick<IChartData, 'x' | 'xAxis' | 'marks'>,
   trans: TranslationBundle
@@ -121,7 +126,7 @@ function lineOf({ label, values, order }: ISubject & { values: Values }): ILine 
   return order === undefined ? { label, values, role: 'faint' } : { label, values, role: 'own', order };
 }
 
-function totalOf(quantity: Quantity, by: By, nodes: INodeResources[]): [number, number] | null {
+function totalOf(quantity: Quantity, by: By, nodes: INodeSeries[]): [number, number] | null {
   const totals = nodes.map(node => TOTALS[quantity]?.(node, by) ?? 0);
   return totals.every(each => each > 0) ? [Math.min(...totals), Math.max(...totals)] : null;
 }

@@ -2,11 +2,11 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { IResources, Series } from '../../resources';
+import { INodeSeries, IResourcesSnapshot } from '../../generated/server';
 import { By } from './view';
 
 /** So many ranks or nodes have a line each; of more, the range and the mean are drawn. */
-export const MOST_LINES = 8;
+const MOST_LINES = 8;
 
 /** A rank or a node. */
 export interface ISubject {
@@ -21,7 +21,7 @@ export interface ISubject {
   order?: number;
   /** Where it is among the nodes of the answer. */
   node: number;
-  series: Series;
+  series: INodeSeries['series'];
 }
 
 /** Those that are drawn. */
@@ -35,7 +35,12 @@ export interface ISubjects {
 }
 
 /** The ranks or the nodes of an answer; `selected` are the ranks selected in the table. */
-export function subjectsOf(found: IResources, by: By, selected: Set<number>, trans: TranslationBundle): ISubjects {
+export function subjectsOf(
+  found: IResourcesSnapshot,
+  by: By,
+  selected: Set<number>,
+  trans: TranslationBundle
+): ISubjects {
   const all = by === 'rank' ? ranksOf(found, selected, trans) : nodesOf(found, selected, trans);
   const chosen = all.filter(each => each.isSelected);
   const isBand = all.length > MOST_LINES;
@@ -48,7 +53,7 @@ export function subjectsOf(found: IResources, by: By, selected: Set<number>, tra
   return { by, shown: isRestricted ? chosen : all, of: isRestricted ? all.length : 0, isBand };
 }
 
-function ranksOf(found: IResources, selected: Set<number>, trans: TranslationBundle): ISubject[] {
+function ranksOf(found: IResourcesSnapshot, selected: Set<number>, trans: TranslationBundle): ISubject[] {
   const all = found.nodes.flatMap(({ ranks }, node) =>
     ranks.map(({ rank, series }) => ({
       label: trans.__('rank %1', rank),
@@ -62,7 +67,7 @@ function ranksOf(found: IResources, selected: Set<number>, trans: TranslationBun
   return all.sort((a, b) => a.ranks[0] - b.ranks[0]);
 }
 
-function nodesOf(found: IResources, selected: Set<number>, trans: TranslationBundle): ISubject[] {
+function nodesOf(found: IResourcesSnapshot, selected: Set<number>, trans: TranslationBundle): ISubject[] {
   return found.nodes.map(({ node: number, hostname, series, ranks }, node) => ({
     label: trans.__('node %1 (%2)', number, hostname),
     name: `${number} ${hostname}`,

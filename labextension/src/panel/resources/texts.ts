@@ -4,7 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 
 import { IDescription } from '../../charts/values';
 import { formatWholeSeconds, joinParts } from '../../format';
-import { IRunSpan, Quantity } from '../../resources';
+import { IRunMark, Quantity } from '../../generated/server';
 import { IResourceChart } from './lines';
 import { rangeText, unitOf, withoutUnit } from './units';
 
@@ -85,7 +85,7 @@ export function summaryOf(chart: IResourceChart, index: number, trans: Translati
 export function describe(
   chart: IResourceChart,
   index: number,
-  runs: IRunSpan[],
+  runs: IRunMark[],
   trans: TranslationBundle
 ): IDescription {
   const time = chart.data.x[index] ?? 0;
@@ -109,7 +109,7 @@ export function describe(
 }
 
 /** What a screen reader says of a chart: what it is, and the newest values. */
-export function labelOf(chart: IResourceChart, seconds: number, runs: IRunSpan[], trans: TranslationBundle): string {
+export function labelOf(chart: IResourceChart, seconds: number, runs: IRunMark[], trans: TranslationBundle): string {
   const { quantity, by, subjects, isBand, data } = chart;
   const last = data.x.length - 1;
   const title = titleOf(quantity, trans);
@@ -127,7 +127,7 @@ export function labelOf(chart: IResourceChart, seconds: number, runs: IRunSpan[]
 }
 
 /** The runs that were active at an age. */
-function runsAt(runs: IRunSpan[], age: number): IRunSpan[] {
+function runsAt(runs: IRunMark[], age: number): IRunMark[] {
   return runs.filter(({ began, ended }) => began >= age && (ended ?? 0) <= age);
 }
 

@@ -3,7 +3,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { formatBytes, formatRate, formatShare } from '../../format';
-import { Quantity } from '../../resources';
+import { Quantity } from '../../generated/server';
 
 /** The numbers on an axis: from 0 up to the last of them. */
 export type Ticks = number[];

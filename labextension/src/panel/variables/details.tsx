@@ -3,7 +3,8 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { IValueRow, IVariable, ValueDescription } from '../../variables';
+import { IValueRow, ValueDescription } from '../../variables';
+import { IVariableRow } from '../../generated/server';
 import { joinParts } from '../../format';
 import { Comparison } from './comparing';
 import { Histogram } from './histogram';
@@ -21,7 +22,7 @@ export interface IDetails {
 }
 
 interface IDetailsProps {
-  variable: IVariable;
+  variable: IVariableRow;
   details: IDetails;
   trans: TranslationBundle;
   pull: () => void;

@@ -2,7 +2,8 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { IVariable, IVariant, ValueDescription } from '../../variables';
+import { ValueDescription } from '../../variables';
+import { IVariableRow, IVariantRow } from '../../generated/server';
 import { formatBytes, joinParts } from '../../format';
 
 export type SortKey = 'name' | 'type' | 'size' | 'compared';
@@ -15,11 +16,11 @@ export interface IVariableView {
 }
 
 /** The sign of how ranks compare; its label says the same. */
-export const SIGNS: Record<IVariable['comparison'], string> = { equal: '=', alike: '≈', differs: '≠', '': '' };
+export const SIGNS: Record<IVariableRow['comparison'], string> = { equal: '=', alike: '≈', differs: '≠', '': '' };
 
 /** `same metadata, missing on 2-3`. */
-export function comparison(variable: IVariable, trans: TranslationBundle): string {
-  const labels: Record<IVariable['comparison'], string> = {
+export function comparison(variable: IVariableRow, trans: TranslationBundle): string {
+  const labels: Record<IVariableRow['comparison'], string> = {
     equal: trans.__('equal'),
     alike: trans.__('same metadata'),
     differs: trans.__('differs'),
@@ -29,9 +30,9 @@ export function comparison(variable: IVariable, trans: TranslationBundle): strin
 }
 
 /** The variables whose name or type matches the filter, in the view's order. */
-export function shownVariables(all: IVariable[], view: IVariableView): IVariable[] {
+export function shownVariables(all: IVariableRow[], view: IVariableView): IVariableRow[] {
   const isMatch = matcher(view.filter.trim());
-  const order = (v: IVariable): string | number =>
+  const order = (v: IVariableRow): string | number =>
     ({ name: v.name, type: v.variants[0].type.toLowerCase(), size: v.size, compared: v.comparison })[view.sort];
   const sign = view.isDescending ? -1 : 1;
   return all
@@ -53,14 +54,14 @@ function compare(a: string | number, b: string | number): number {
 }
 
 /** `[4, 4] float32`, `12 items`, `0.1`. */
-export function summary(variant: IVariant, trans: TranslationBundle): string {
+export function summary(variant: IVariantRow, trans: TranslationBundle): string {
   const { shape, dtype, length, value } = variant;
   const size = shape ? `[${shape.join(', ')}]` : '';
   return [size, dtype, length === null ? '' : trans._n('%1 item', '%1 items', length), value].filter(Boolean).join(' ');
 }
 
 /** `64 B`, or `64 B … 1 KiB` where the ranks differ. */
-export function bytes(variant: IVariant): string {
+export function bytes(variant: IVariantRow): string {
   if (!variant.nbytes) {
     return '';
   }

@@ -6,7 +6,8 @@ import { refreshIcon } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
 import * as React from 'react';
 
-import { IValueRow, IVariable, IVariables } from '../../variables';
+import { IValueRow } from '../../variables';
+import { IVariableRow, IVariablesSnapshot } from '../../generated/server';
 import { pausedState } from '../../paused';
 import { CommandIDs } from '../../tokens';
 import { IContext, Section } from '../section';
@@ -134,7 +135,7 @@ export class Variables extends Section {
       });
   }
 
-  private _accept(name: string, found: IVariables | null, problem: string): void {
+  private _accept(name: string, found: IVariablesSnapshot | null, problem: string): void {
     if (name !== this._name || this.isDisposed) {
       return;
     }
@@ -195,7 +196,7 @@ export class Variables extends Section {
       .then(() => this.update());
   }
 
-  private _found: IVariables | null = null;
+  private _found: IVariablesSnapshot | null = null;
   private _problem = '';
   private _details: IDetails | null = null;
   private _view: IVariableView = { sort: 'name', isDescending: false, filter: '' };
@@ -214,7 +215,7 @@ function textOf(error: unknown): string {
 }
 
 interface ITableProps {
-  variables: IVariable[];
+  variables: IVariableRow[];
   view: IVariableView;
   details: IDetails | null;
   trans: TranslationBundle;
@@ -258,7 +259,7 @@ function Table(props: ITableProps): JSX.Element {
   );
 }
 
-function Row(props: ITableProps & { variable: IVariable }): JSX.Element {
+function Row(props: ITableProps & { variable: IVariableRow }): JSX.Element {
   const { variable, details, trans, open, act } = props;
   const { name, variants } = variable;
   const isOpen = details?.name === name;
