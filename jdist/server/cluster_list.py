@@ -1,9 +1,8 @@
 """List this user's clusters, follow each, and send a browser what has changed.
 
-Event feed: what a browser is sent of a cluster that has changed: only what is new, and at most twice a second.
-
-Cluster list: this user's clusters, each with a follower; what can be asked of them and done to them. It lives on the
-client's loop, in a thread of its own: a cluster that hangs never blocks the server.
+Each cluster has a follower, through which it can also be asked and changed. The followers live on the client's loop, in
+a thread of its own, so a cluster that hangs never blocks the server. An event contains only what is new, and a cluster
+has at most two events a second.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
 """Handle requests: routing, access, errors, bodies, and the way to the client's loop and back.
 
-Handler: what all routes share: the way to the client's loop and back, errors, and bodies.
-
-Routing: which function answers which requests, for users that have logged in and are permitted to make them.
+Only users who have logged in and are permitted to make a request reach the function that answers it.
 """
 
 import asyncio

@@ -1,13 +1,9 @@
 """What a browser is sent: a cluster, its resources and its variables, as JSON. Pure.
 
+A field of which nothing is known is UNSET and left out. Nothing that a browser is sent is needed to reach a cluster: no
+key, no join line, no address, no port. Resources are series by node and rank, with ages in place of times.
+
 ``labextension/server_types.py`` makes TypeScript of these classes, their docstrings and the comments at their fields.
-
-Snapshots: what a browser is sent of a cluster, as it stands in JSON; a field of which nothing is known is UNSET and
-left out. Nothing in them is needed to reach a cluster: no key, no join line, no address, no port. Pure.
-
-Resources as a browser is sent them: series by node and rank, with ages in place of times. Pure.
-
-Variables as a browser is sent them: the table of what ranks have, and what one of them is on each rank. Pure.
 """
 
 import math

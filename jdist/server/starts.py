@@ -1,8 +1,7 @@
 """Start clusters from a browser, and add nodes to running ones.
 
-Starts: which clusters may be started from a browser, those that are being started, and those that failed to.
-
-Adding: nodes that are being added to running clusters from a browser, how far that is, and how it has ended.
+A policy limits which clusters may be started. Starts and additions that are under way are kept here with their
+progress, and those that failed until the browser has been told.
 """
 
 import asyncio
