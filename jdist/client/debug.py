@@ -14,7 +14,6 @@ from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.link import Link, new_request
 from jdist.client.measure.report import peer_text, tensors_text, title
-from jdist.client.run import CellRun
 from jdist.core.errors import ConnectionLost, Remedy, UsageError
 from jdist.core.messages.debug import (
     DebugFailure,
@@ -31,14 +30,14 @@ from jdist.core.messages.observation import Observation, Observe
 from jdist.core.messages.protocol import RankOp
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
 from jdist.core.observation import Call, StackFrame, StepKind
-from jdist.core.outcome import OutcomeKind
+from jdist.core.outcome import Outcome, OutcomeKind
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 
 _MOST = 16  # Number of places listed.
 _LONGEST = 160  # Characters of a place.
 _LONGEST_RANKS = 40  # Characters of the ranks at a place.
 # How a rank's part of a run has ended, by the kind of its outcome.
-ENDED: Mapping[OutcomeKind | None, str] = {
+_ENDED: Mapping[OutcomeKind | None, str] = {
     "value": "finished",
     "error": "failed in",
     "timeout": "timed out in",
@@ -46,6 +45,7 @@ ENDED: Mapping[OutcomeKind | None, str] = {
     "lost": "was lost in",
     None: "is no longer in",  # This client does not follow the run.
 }
+_ABSENT = ("gone", "unreachable", "starting")  # States of ranks that run nothing.
 BLOCKED = ("collective", "transfer", "store")  # Kinds of activity that depend on other ranks.
 
 
@@ -55,10 +55,17 @@ BLOCKED = ("collective", "transfer", "store")  # Kinds of activity that depend o
 class Places(dict[int, RankPaused]):
     """Where ranks are: ``{rank: RankPaused}``. ``str()`` lists them, with ranks at the same place on one line."""
 
-    def __init__(self, paused: Mapping[int, RankPaused], others: Mapping[int, str]):
+    def __init__(
+        self,
+        paused: Mapping[int, RankPaused],
+        others: Mapping[int, str],
+        ended: Mapping[int, OutcomeKind | None] = MappingProxyType({}),
+    ):
         super().__init__(paused)
         self.others = dict(others)
         """``{rank: what it is doing}`` for the ranks that are not paused."""
+        self.ended = dict(ended)
+        """``{rank: kind of its outcome, None if unknown}`` for those of them whose part of the run is over."""
 
     def __repr__(self) -> str:
         return "\n".join(list_places(self, self.others))
@@ -127,10 +134,10 @@ def describe_unpaused(row: RankFacts, seen: Observation | None, run: int = 0, en
 
     ``run`` is the run that the rank was in before (0: none), and ``ended`` how its part of that run ended, if known.
     """
-    if row.state in ("gone", "unreachable", "starting"):
+    if row.state in _ABSENT:
         return f"is {row.state}"
     if not row.run:
-        return f"{ENDED[ended]} run {run}" if run else "idle"
+        return f"{_ENDED[ended]} run {run}" if run else "idle"
     later = "; pause pending" if row.is_pausing else ""
     if seen is None or seen.doing.kind in ("idle", "paused"):  # it has moved on since
         return f"is in run {row.run}{later}"
@@ -371,8 +378,11 @@ class Debugging:
         finally:
             unwatch()
         paused = {r: row.paused for r, row in rows.items() if row.paused is not None}
-        others = await self._describe_others({r: row for r, row in rows.items() if r not in paused}, runs, known)
-        return Places(paused, others)
+        others = {r: row for r, row in rows.items() if r not in paused}
+        outcomes = {r: o for r in others if (run := known[runs[r]]) is not None and (o := run.outcomes.get(r))}
+        over = [r for r, row in others.items() if not row.run and row.state not in _ABSENT]
+        ended = {r: outcomes[r].kind if r in outcomes else None for r in over}
+        return Places(paused, await self._describe_others(others, runs, outcomes), ended)
 
     async def _glance(self, ranks: Collection[int]) -> dict[int, Observation]:
         return await self._link.query_within(tuple(sorted(ranks)), Observe(), Observation, _GLANCE) if ranks else {}
@@ -387,19 +397,19 @@ class Debugging:
         self,
         rows: Mapping[int, RankFacts],
         runs: Mapping[int, int] = MappingProxyType({}),
-        known: Mapping[int, CellRun | None] = MappingProxyType({}),
+        outcomes: Mapping[int, Outcome] = MappingProxyType({}),
     ) -> dict[int, str]:
         """What ranks that are not paused are doing.
 
-        ``runs`` has the run that each was in before, and ``known`` those of these runs that this client follows.
+        ``runs`` has the run that each was in before, and ``outcomes`` how its part ended if this client follows it.
         """
         seen = await self._glance([r for r, row in rows.items() if row.run])
         found = {}
         for rank, row in sorted(rows.items()):
-            number = runs.get(rank, 0)
-            run = known.get(number)
-            outcome = run.outcomes.get(rank) if run is not None else None
-            found[rank] = describe_unpaused(row, seen.get(rank), number, outcome.kind if outcome else None)
+            outcome = outcomes.get(rank)
+            found[rank] = describe_unpaused(
+                row, seen.get(rank), runs.get(rank, 0), outcome.kind if outcome is not None else None
+            )
             if outcome is not None and outcome.kind == "error" and outcome.error is not None and not row.run:
                 found[rank] += f": {outcome.error.ename}: {outcome.error.evalue}"
         return found

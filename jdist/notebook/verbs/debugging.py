@@ -1,11 +1,13 @@
 """Verbs of the debugger: pausing, inspecting and resuming ranks. The output shows where each rank is afterwards."""
 
 from argparse import Namespace
+from collections.abc import Mapping
 
 from jdist.client.attachment import Ranks
-from jdist.client.debug import ENDED, Places, Stacks
+from jdist.client.debug import Places, Stacks
 from jdist.core.errors import UsageError
 from jdist.core.observation import StepKind
+from jdist.core.outcome import OutcomeKind
 from jdist.core.quantities import parse_count
 from jdist.core.ranks import ranks_by
 from jdist.notebook.session import Session
@@ -15,6 +17,7 @@ from jdist.notebook.text.remedy_text import typed
 from jdist.notebook.verbs.registry import RANKS, option, verb
 
 _SIGNS = (PAUSE_SIGN, "▶", "✓", "✗", "■")  # In this order.
+_ENDED: Mapping[OutcomeKind | None, str] = {"value": "✓", "interrupted": "■", None: "■"}  # Others: ✗.
 _FRAMES = option("frames", nargs="?", type=parse_count, default=1, help="number of frames")
 
 
@@ -118,14 +121,9 @@ def _described(places: Places) -> str:
     """Where the ranks are; each line begins with a sign for paused, running, or how the rank's part ended."""
     signed = {PAUSE_SIGN: Places(places, {})}
     for rank, text in places.others.items():
-        signed.setdefault(_sign(text), Places({}, {})).others[rank] = text
+        sign = _ENDED.get(places.ended[rank], "✗") if rank in places.ended else "▶"
+        signed.setdefault(sign, Places({}, {})).others[rank] = text
     return "\n".join(f"{sign} {line}" for sign in _SIGNS if sign in signed for line in str(signed[sign]).splitlines())
-
-
-def _sign(text: str) -> str:
-    """The sign of a rank that is not paused, by what is said of it."""
-    ended = next((kind for kind, words in ENDED.items() if text.startswith(f"{words} run ")), "running")
-    return {"running": "▶", "value": "✓", "interrupted": "■", None: "■"}.get(ended, "✗")
 
 
 def _drawn(stacks: Stacks) -> str:

@@ -128,7 +128,9 @@ def test_the_answer_says_where_each_rank_is(
 
 
 def test_a_held_failure_that_goes_on_has_failed(session: Session, cluster: Cluster, screen: Screen) -> None:
-    cluster.places = Places({}, {0: "finished run 12", 1: "failed in run 12: ValueError: no such file"})
+    cluster.places = Places(
+        {}, {0: "finished run 12", 1: "failed in run 12: ValueError: no such file"}, {0: "value", 1: "error"}
+    )
     call(session, "continue", [])
     assert screen.texts == ["✓ [0] finished run 12\n✗ [1] failed in run 12: ValueError: no such file"]
 
@@ -137,10 +139,14 @@ def test_nothing_to_pause(session: Session, cluster: Cluster, screen: Screen) ->
     cluster.places = Places({}, {})
     call(session, "pause", [])
     assert screen.texts == ["nothing is running there"]
-    cluster.places = Places({}, {0: "in all_reduce #17; pause pending", 1: "finished run 12"})
+    cluster.places = Places({}, {0: "in all_reduce #17; pause pending", 1: "finished run 12"}, {1: "value"})
     call(session, "pause", [])
     assert screen.texts[1] == "▶ [0] in all_reduce #17; pause pending\n✓ [1] finished run 12"
-    cluster.places = Places({}, {0: "finished run 12", 1: "failed in run 12", 2: "is no longer in run 12"})
+    cluster.places = Places(
+        {},
+        {0: "finished run 12", 1: "failed in run 12", 2: "is no longer in run 12"},
+        {0: "value", 1: "error", 2: None},
+    )
     call(session, "continue", [])
     assert screen.texts[2] == "✓ [0] finished run 12\n✗ [1] failed in run 12\n■ [2] is no longer in run 12"
 
