@@ -41,7 +41,8 @@ def shown(lab: Lab) -> Iterator[Panelled]:
     with panelled(lab, permissions=["clipboard-read", "clipboard-write"]) as shown:
         shown.widen()
         yield shown
-        assert not shown.complaints
+        # Of a cluster that has just ended, a request that was under way finds nothing.
+        assert not [said for said in shown.complaints if "404" not in said]
 
 
 @pytest.fixture

@@ -190,14 +190,25 @@ def test_many_ranks_are_a_range_drawn_in_no_time(lab: Lab) -> None:
         expect(served.values.locator("div > div")).to_have_count(67)
         expect(served.values.locator("div > div").nth(3)).to_have_text(re.compile("^ *rank 1: "))
         served.picture("many")
-        spent = script_time(served)
-        print(f"64 ranks: {spent:.1f} ms of script for each update")
-        assert spent < 100, "a third of that, on a machine with nothing else to do"
+        spent, floor = script_time(served), served.panel.page.evaluate(FLOOR)
+        print(f"64 ranks: {spent:.1f} ms of script for each update, {floor:.1f} ms for the floor")
+        assert spent < 3 * floor
         served.panel.row(0).click()
         served.panel.row(8).scroll_into_view_if_needed()
         served.panel.row(8).click(modifiers=["Shift"])
         expect(served.legend).to_contain_text("mean of the 9 selected ranks")
         expect(served.chart("CPU")).to_have_accessible_name(re.compile("CPU of 9 ranks"))
+
+
+# Milliseconds of script, the median of five times, for what depends on the machine and its load alone.
+FLOOR = """() => {
+  const times = Array.from({ length: 5 }, () => {
+    const began = performance.now();
+    Float64Array.from({ length: 200000 }, Math.random).sort((a, b) => a - b);
+    return performance.now() - began;
+  });
+  return times.sort((a, b) => a - b)[2];
+}"""
 
 
 def script_time(served: Served) -> float:
