@@ -140,7 +140,12 @@ def metrics(s: Session, o: Namespace) -> None:
 )
 def profile(s: Session, o: Namespace) -> None:
     """show who waited for whom in the last cell run with `%%dist --profile`: profile [--run N] [--save FILE]"""
-    _show(s, s.cluster.read_profile(o.run), o.save)
+    try:
+        found = s.cluster.read_profile(o.run)
+    except UsageError as e:
+        e.message += "; a cell that begins with %%dist --profile records one"
+        raise
+    _show(s, found, o.save)
 
 
 def options_of(o: Namespace, ranks: int) -> ProfileOptions | None:

@@ -99,3 +99,9 @@ def test_a_profile_is_shown_and_written() -> None:
         "there is no profile of run 4",
         "%dist profile will show the profile when the run is over",
     ]
+
+
+def test_without_a_profile_the_way_to_one_is_named() -> None:
+    s, _ = session()
+    with pytest.raises(UsageError, match="no profile of run 4; a cell that begins with %%dist --profile records one"):
+        call(s, "profile", ["--run", "4"])
