@@ -139,8 +139,9 @@ def test_a_send_or_recv_that_nobody_answers(world: Ranks, code: str) -> None:
     world.form()
     world.run("t = torch.ones(4)")
     world.ask(1, "run", code)
-    look = world.comes_to(1, lambda at: at.doing.kind == "transfer" and len(at.doing.calls) == len(TRANSFERS[code]))
-    assert [(c.op, c.peer, c.tag) for c in look.doing.calls] == TRANSFERS[code]
+    # Until then it may be seen in the call that begins the second transfer of two.
+    look = world.comes_to(1, lambda at: [(c.op, c.peer, c.tag) for c in at.doing.calls] == TRANSFERS[code])
+    assert look.doing.kind == "transfer"
     assert all(c.number == 0 and not c.is_done and c.line == 1 for c in look.doing.calls)
     assert look.groups[0].begun == look.groups[0].ended
     world.interrupt()
