@@ -463,9 +463,9 @@ def options_like(link: Link) -> dict[str, Any]:
             "here; name the options of start"
         )
     settings = charter.settings
-    alike = {o.name: getattr(settings, o.name) for o in declared_options() if o.told.is_alike}
-    left_open = {name: None for name in ("nproc_per_node", "nnodes", "backend") if not alike[name]}
-    return {**alike, **left_open, "env": dict(settings.env)}
+    copied = {o.name: getattr(settings, o.name) for o in declared_options() if o.about.is_copied}
+    left_open = {name: None for name in ("nproc_per_node", "nnodes", "backend") if not copied[name]}
+    return {**copied, **left_open, "env": dict(settings.env)}
 
 
 async def run_drills(backends: Sequence[str | None], on_step: OnStep, **options: Any) -> tuple[Drill, ...]:

@@ -65,13 +65,13 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Option(Struct, frozen=True):
-    """What there is to say of an option of a start, beside the name, type and default of its field."""
+    """How a command line shows an option of a start: its help, and the words with which it is given."""
 
     help: str  # Empty: it is no option of a command line.
     short: str = ""  # Another way to write it, such as ``-n``.
     word: str = ""  # How it is written; empty: as its name, and a switch that is on by default as ``--no-NAME``.
     metavar: str | None = None
-    is_alike: bool = True  # Whether a cluster that is started to be like another one has it too.
+    is_copied: bool = True  # Whether a drill takes it over from the cluster that it imitates.
 
 
 class StartOptions(Struct, frozen=True):
@@ -87,24 +87,24 @@ class StartOptions(Struct, frozen=True):
         int | None, Option("nodes; default: as the launcher finds them, else 1", short="-N", metavar="M")
     ] = None
     backend: Annotated[str | None, Option("gloo, nccl or mpi")] = None
-    init_method: Annotated[str, Option("env://, tcp://HOST:PORT or file:///PATH", is_alike=False)] = "env://"
+    init_method: Annotated[str, Option("env://, tcp://HOST:PORT or file:///PATH", is_copied=False)] = "env://"
     launcher: Annotated[str, Option("how to start agents on the nodes")] = "local"
     launcher_args: Annotated[tuple[str, ...], Option("")] = ()  # The words after ``--``.
     hosts: Annotated[str, Option("for ssh and mpi: hosts, and the ranks on each", metavar="A:2,B:2")] = ""
     env: Annotated[dict[str, str] | None, Option("environment variable for every node", metavar="NAME=V")] = None
-    min_nodes: Annotated[int, Option("continue with M if others fail", metavar="M", is_alike=False)] = 0
+    min_nodes: Annotated[int, Option("continue with M if others fail", metavar="M", is_copied=False)] = 0
     bind_host: Annotated[
         str, Option("address of this host at which nodes reach it; default: any", word="--bind", metavar="ADDRESS")
     ] = ""
-    name: Annotated[str | None, Option("the cluster's name", is_alike=False)] = None
+    name: Annotated[str | None, Option("the cluster's name", is_copied=False)] = None
     timeout: Annotated[
-        float | None, Option("how long to wait for missing nodes; default: as long as it takes", is_alike=False)
+        float | None, Option("how long to wait for missing nodes; default: as long as it takes", is_copied=False)
     ] = None
-    idle_timeout: Annotated[float | None, Option("how long it runs without a notebook; default 1h", is_alike=False)] = (
-        None
-    )
-    on_death: Annotated[OnDeath, Option("what to do when a rank dies", is_alike=False)] = "replace"
-    warm: Annotated[bool, Option("import nothing in advance on idle nodes", is_alike=False)] = True
+    idle_timeout: Annotated[
+        float | None, Option("how long it runs without a notebook; default 1h", is_copied=False)
+    ] = None
+    on_death: Annotated[OnDeath, Option("what to do when a rank dies", is_copied=False)] = "replace"
+    warm: Annotated[bool, Option("import nothing in advance on idle nodes", is_copied=False)] = True
     fork: Annotated[bool, Option("start workers as fresh interpreters")] = True
 
 
@@ -113,14 +113,14 @@ class StartOption(Struct, frozen=True):
 
     name: str
     type: Any
-    told: Option
+    about: Option
     default: Any
 
 
 def declared_options() -> tuple[StartOption, ...]:
     """All options of a start, in the order of their help."""
     declared = ((f, *get_args(f.type)) for f in fields(StartOptions))
-    return tuple(StartOption(f.name, kind, told, f.default) for f, kind, told in declared)
+    return tuple(StartOption(f.name, kind, about, f.default) for f, kind, about in declared)
 
 
 REFORM_TIMEOUT = 180.0  # Time for a request that re-forms the world: the sum of all deadlines on the way.

@@ -85,8 +85,8 @@ def add_script_options(p: ArgumentParser) -> None:
 def add_start_options(p: ArgumentParser, wait: str = "--timeout") -> None:
     """The options of ``%dist start``; ``wait`` is the name of the one that limits how long a start waits."""
     for option in declared_options():
-        if option.told.help:
-            _add_start_option(p, option, wait if option.name == "timeout" else option.told.word)
+        if option.about.help:
+            _add_start_option(p, option, wait if option.name == "timeout" else option.about.word)
         if option.name == "hosts":
             hosts = "file with a line `host slots=N` for each host, as for OpenMPI"
             p.add_argument("--hostfile", metavar="F", help=hosts)
@@ -95,12 +95,12 @@ def add_start_options(p: ArgumentParser, wait: str = "--timeout") -> None:
 def _add_start_option(p: ArgumentParser, option: StartOption, word: str) -> None:
     """Add an option of a start; ``word`` is how it is written, if not as its name."""
     plain = option.name.replace("_", "-")
-    told, kinds = option.told, [get_origin(kind) or kind for kind in (option.type, *get_args(option.type))]
+    about, kinds = option.about, [get_origin(kind) or kind for kind in (option.type, *get_args(option.type))]
     if option.type is bool:
-        p.add_argument(f"--no-{plain}", dest=option.name, action="store_false", help=told.help)
+        p.add_argument(f"--no-{plain}", dest=option.name, action="store_false", help=about.help)
         return
-    own: dict[str, Any] = {"default": option.default, "metavar": told.metavar, "help": told.help}
-    if told.word:
+    own: dict[str, Any] = {"default": option.default, "metavar": about.metavar, "help": about.help}
+    if about.word:
         own["dest"] = option.name
     if dict in kinds:
         own |= {"action": "append", "default": []}
@@ -108,7 +108,7 @@ def _add_start_option(p: ArgumentParser, option: StartOption, word: str) -> None
         own |= {"choices": get_args(option.type)}
     elif str not in kinds:
         own |= {"type": next(_READERS[kind] for kind in kinds if kind in _READERS)}
-    p.add_argument(*filter(None, (told.short, word or f"--{plain}")), **own)
+    p.add_argument(*filter(None, (about.short, word or f"--{plain}")), **own)
 
 
 def start_parser(prog: str) -> ArgumentParser:

@@ -202,7 +202,7 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class LaunchOptions(Struct, frozen=True):
-    """The options of a start."""
+    """What a browser can choose from for a start: launchers, the fields of each one's form, limits and defaults."""
 
     launchers: list[str]  # The default comes first.
     forms: dict[str, LauncherForm]
@@ -212,7 +212,7 @@ class LaunchOptions(Struct, frozen=True):
 
 
 class AddingOptions(Struct, frozen=True):
-    """By what a node is added to a cluster unless the user says otherwise, and how many ranks its last one has."""
+    """The defaults for adding a node: the cluster's launcher and backend, and the number of ranks on its last node."""
 
     launcher: str
     nproc: int
@@ -342,7 +342,8 @@ def _activity(now: Activity, labels: Mapping[str, str]) -> ActivityRow:
 _DIGITS = 4  # Of a number: more than a chart shows.
 
 
-# Each is as long as the node's ``ages``; None where it is unknown. What there is not, such as a GPU, is left out.
+# Each series has as many numbers as the node's ``ages``, with None for unknown ones. Quantities that the node lacks,
+# such as those of a GPU, are left out.
 _Shown = dict[Quantity, tuple[float | None, ...]]
 
 
@@ -404,7 +405,7 @@ def _age(seconds: float) -> float:
 
 
 def _shown(series: Series, count: int) -> _Shown:
-    """The newest ``count`` numbers of each quantity; where there are fewer, unknown ones before them."""
+    """Return the newest ``count`` numbers of each quantity, with None before them if there are fewer."""
     return {each: _fit(series[each], count) for each in get_args(Quantity) if each in series}
 
 

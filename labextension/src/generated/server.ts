@@ -75,7 +75,7 @@ export interface IConsoleCommands {
   reason: string;
 }
 
-/** The options of a start. */
+/** What a browser can choose from for a start: launchers, the fields of each one's form, limits and defaults. */
 export interface ILaunchOptions {
   /** The default comes first. */
   launchers: string[];
@@ -86,7 +86,7 @@ export interface ILaunchOptions {
   defaults: Record<string, unknown>;
 }
 
-/** By what a node is added to a cluster unless the user says otherwise, and how many ranks its last one has. */
+/** The defaults for adding a node: the cluster's launcher and backend, and the number of ranks on its last node. */
 export interface IAddingOptions {
   launcher: string;
   nproc: number;

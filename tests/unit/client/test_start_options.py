@@ -25,7 +25,7 @@ def test_the_signature_has_each_option_with_its_default() -> None:
 @pytest.mark.parametrize("option", declared_options(), ids=lambda o: o.name)
 def test_an_option_becomes_a_setting(option: StartOption) -> None:
     assert option.name in {*Settings.__struct_fields__, *OF_STARTS}
-    assert bool(option.told.help) == (option.name != "launcher_args")
+    assert bool(option.about.help) == (option.name != "launcher_args")
 
 
 def test_a_start_without_options_has_the_settings_of_one_without_arguments() -> None:
