@@ -127,7 +127,7 @@ def test_an_idle_death_is_told_above_the_next_cell_and_in_status(fresh_cluster: 
     told = "\n".join(session.drain_notices())
     assert "rank 1 (node 0" in told
     assert "is lost: killed by signal 9 (SIGKILL" in told
-    assert "rank 1 is fresh: its namespace is lost" in told
+    assert "rank 1 is fresh: its namespace is lost; %dist restore 1 --from 0 NAMES to copy" in told
     text = status(own)
     assert "idle, fresh" in text
     assert "is fresh since" in text

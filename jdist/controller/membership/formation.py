@@ -13,7 +13,7 @@ from jdist.controller.runs.lifecycle import OwnRuns, RunLifecycle
 from jdist.core.messages import membership
 from jdist.core.messages.protocol import RankReply, RankReplyBody
 from jdist.core.messages.status import Notice
-from jdist.core.ranks import RankSet, describe_carried, describe_fresh_ranks
+from jdist.core.ranks import RankSet, describe_carried
 
 # Seconds from a rank's failure to join until the world has failed: news of what caused it may be on its way, such as a
 # rank's death or another store, and that is mended.
@@ -227,10 +227,9 @@ class Formation:
         rank.inherits = False
         if carried.count:
             rank.is_fresh = rank.needs_setup = False
-            text = describe_carried(rank.rank, carried.lost)
+            self._model.broadcast(Notice(describe_carried(rank.rank, carried.lost)))
         else:
-            text = describe_fresh_ranks((rank.rank,)) + (f"; {carried.error}" if carried.error else "")
-        self._model.broadcast(Notice(text))
+            self._model.broadcast(self._model.fresh_notice(rank.rank, carried.error))
 
     def handle_world_failed(self, node: Node, message: membership.WorldFailed) -> None:
         """A rank cannot join: give the generation up soon, unless the cause is mended before."""

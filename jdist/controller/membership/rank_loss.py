@@ -33,7 +33,7 @@ from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.runs import CellRefused, RankDone
 from jdist.core.messages.status import Notice
 from jdist.core.outcome import ErrorInfo
-from jdist.core.ranks import describe_fresh_ranks, describe_ranks
+from jdist.core.ranks import describe_ranks
 
 _ATTEMPTS = 3  # Processes in a rank's place that may end, one after the other, before they have joined the world.
 _EXPLAINED = 1.0  # Seconds in which a poll of the other ranks may explain the loss, before they are freed.
@@ -61,17 +61,8 @@ class RankLoss:
             rank.pid = message.pid
             rank.inherits = message.inherits
             if rank.is_expected_to_inherit and not message.inherits:
-                self._model.broadcast(self._describe_lost_names(rank, message.why_fresh))
-
-    def _describe_lost_names(self, rank: Rank, why: str) -> Notice:
-        """Say that a rank could not keep its names, why, and who still has theirs."""
-        text = describe_fresh_ranks((rank.rank,))
-        others = [r.rank for r in self._model.world.ranks.values() if r.phase == "held" and not r.is_fresh]
-        if not why or not others:
-            return Notice(f"{text}; {why}" if why else text)
-        copied = Remedy("restore", "copy what it shared with them", name=f"{rank.rank} --from {others[0]} NAMES")
-        text += f", because its process could not be freed: {why}"
-        return Notice(f"{text}; {describe_ranks(others, 'still has')} theirs", remedies=(copied,))
+                why = f"its process could not be freed: {message.why_fresh}" if message.why_fresh else ""
+                self._model.broadcast(self._model.fresh_notice(rank.rank, why))
 
     def handle_worker_down(self, node: Node, message: WorkerDown) -> None:
         """A worker's process ended: replace it, unless it cannot start or the policy on_death forbids it."""
@@ -191,7 +182,7 @@ class RankLoss:
         m.is_dirty = True
         self._own_runs.drop_replays(rank.rank)
         if fresh.is_fresh and not fresh.is_expected_to_inherit:
-            m.broadcast(Notice(describe_fresh_ranks((rank.rank,))))
+            m.broadcast(m.fresh_notice(rank.rank))
         start = StartWorker(rank.worker, rank.rank, fresh.incarnation, keeps_names=fresh.is_expected_to_inherit)
         m.send_to_node(rank.node_rank, start)
 
@@ -237,7 +228,8 @@ class RankLoss:
             if rank.phase != "gone":
                 self._lose(rank, "restarted by the user", is_wanted=True)
             rank.attempts = 0
-            self.replace(rank)
+        for number in sorted(set(message.ranks)):
+            self.replace(m.world.ranks[number])
         self.mend()
         answer = GroupCreated(f"{describe_ranks(message.ranks, 'is')} fresh")
         self._formation.await_next(client, message.request, answer)

@@ -16,7 +16,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.membership import Rejected
 from jdist.core.messages.status import OBSERVER, Notice, Phase, RequestRefused
-from jdist.core.ranks import RankSet
+from jdist.core.ranks import RankSet, describe_fresh_ranks, describe_ranks
 from jdist.core.settings import Settings
 
 
@@ -221,6 +221,15 @@ class Model(HasPhase[Phase]):
         """The ranks of nodes that are here whose place stays empty."""
         ranks = () if self.phase == "failed" else self.world.ranks.values()
         return [r for r in ranks if r.phase == "gone" and self.world.nodes[r.node_rank].is_here]
+
+    def fresh_notice(self, rank: int, why: str = "") -> Notice:
+        """A rank has lost its names; ranks that still have theirs are suggested as the source of a copy."""
+        text = describe_fresh_ranks((rank,)) + (f"; {why}" if why else "")
+        others = [r.rank for r in self.world.ranks.values() if r.phase == "held" and not r.is_fresh and r.rank != rank]
+        if not others:
+            return Notice(text)
+        effect = f"copy what it shared with {describe_ranks(others)}"
+        return Notice(text, remedies=(Remedy("restore", effect, name=f"{rank} --from {others[0]} NAMES"),))
 
     def remedies(self) -> tuple[Remedy, ...]:
         """Suggested actions against what the world lacks now; empty if it lacks nothing."""

@@ -31,9 +31,21 @@ def test_a_rank_that_dies_idle_is_replaced_and_the_world_formed_again() -> None:
         "rank 2 (node 1, a-1) is lost: exited with code 3",
         "rank 2 is fresh: its namespace is lost",
     ]
+    assert d.told(Notice)[-1].remedies[0].name == "2 --from 0 NAMES"
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 2)
     d.say(StatusRequest("s"))
     assert [r.fresh for r in d.told(StatusReport)[-1].ranks] == [False, False, True, False]
+
+
+def test_no_source_is_suggested_where_every_rank_is_fresh() -> None:
+    d = Driver().ready()
+    d.say(Restart("r", (0, 1, 2)))
+    d.settle()
+    assert [n.remedies[0].name for n in d.told(Notice)[-3:]] == [f"{rank} --from 3 NAMES" for rank in (0, 1, 2)]
+    d.say(Restart("r", (3,)))
+    d.settle()
+    assert d.told(Notice)[-1].text.startswith("rank 3 is fresh")
+    assert not d.told(Notice)[-1].remedies
 
 
 def test_a_rank_that_takes_over_names_is_not_fresh_and_runs_no_setup_cell() -> None:
