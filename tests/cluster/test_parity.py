@@ -14,7 +14,7 @@ import jdist
 from jdist.core.errors import CellError, CellTimeout, RankLost
 from support.cells import ALL_REDUCE
 
-DEADLINE = 120.0
+DEADLINE = 300.0
 
 SEEDS = """
 import os, random, tempfile, uuid

@@ -116,7 +116,7 @@ print("done")
 def test_rich(cluster: jdist.Cluster) -> None:
     code = """
 import rich, rich.console, rich.progress
-with rich.progress.Progress(refresh_per_second=50) as progress:
+with rich.progress.Progress(refresh_per_second=10) as progress:
     down, up = progress.add_task("[red]down", total=10), progress.add_task("up", total=10)
     for i in range(10):
         if i == 5: wait_until_seen()
