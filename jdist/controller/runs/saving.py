@@ -135,13 +135,9 @@ class Saves:
 
 
 SHORTEST = 1.0  # Seconds between two automatic saves.
-_ANSWERS = 5.0  # Seconds for the ranks to answer a PrepareSave.
-_AGAIN = 5.0  # Seconds after which ranks are asked again whether they call save_if_due,
-_SOON = 0.5  # and where a save must not wait.
-_TOGETHER = 1.0  # Seconds in which the beginning of a save is heard of after the end of the run that began it.
+_PATIENCE = 3.0  # Seconds in which ranks have to answer, after which they are asked again, and after which runs are
+# interrupted if the job is about to end. Ranks that have agreed on a call then have three times as long to come to it.
 _AFTER_FAILURE = 60.0  # Seconds after a save that failed before the next, if that is not due later anyway.
-_UNTIL_INTERRUPT = 3.0  # Where a save must not wait: seconds in which ranks may be found to call save_if_due,
-_UNTIL_CALL = 10.0  # and in which they may come to the next call, before their run is interrupted.
 
 
 class Autosaver(HasPhase[SavesPhase]):
@@ -230,7 +226,7 @@ class Autosaver(HasPhase[SavesPhase]):
         self.due_at = self._model.now
         if self.phase in ("waiting", "due"):
             self._become_due()
-        self._interrupt_at = self._model.now + _UNTIL_INTERRUPT
+        self._interrupt_at = self._model.now + _PATIENCE
 
     # ------------------------------------------------------------ when the time has come
 
@@ -260,11 +256,6 @@ class Autosaver(HasPhase[SavesPhase]):
         return min((t for t in times if t is not None), default=None)
 
     @property
-    def _again(self) -> float:
-        """Seconds until ranks are asked again."""
-        return _SOON if self._waiters else _AGAIN
-
-    @property
     def _is_possible(self) -> bool:
         """Whether ranks can save at all; what ends the obstacle is an event."""
         return self._model.phase == "ready" and not self._model.is_dirty and not self._saves.is_writing
@@ -283,13 +274,13 @@ class Autosaver(HasPhase[SavesPhase]):
                 self._release()
                 self._until = m.now
             elif self.phase == "placed" and self._until is None:
-                self._until = m.now + _TOGETHER
+                self._until = m.now + _PATIENCE  # its beginning may be heard of after the end of the run
         if self.phase != "due" or self.options is None or not self._is_possible:
             return
         if not m.runs.running:
             self._begin_run(self.options)
         elif self._until is not None and m.now >= self._until:
-            self._until = m.now + self._again
+            self._until = m.now + _PATIENCE
             run = next(iter(m.runs.running.values()))
             if len(m.runs.running) == 1 and set(run.ranks) == run.pending == set(m.world.ranks):
                 self._ask(run)
@@ -312,7 +303,7 @@ class Autosaver(HasPhase[SavesPhase]):
         m = self._model
         transition(self, "asking", f"the ranks are in run {run.number}")
         self._save, self._run = self._new_name(), run.number
-        self._answers, self._until = {}, m.now + _ANSWERS
+        self._answers, self._until = {}, m.now + _PATIENCE
         for node_rank, workers in m.world.workers_by_node(m.world.ranks).items():
             m.send_to_node(node_rank, PrepareSave(self._save, run.number, workers))
 
@@ -335,7 +326,7 @@ class Autosaver(HasPhase[SavesPhase]):
         transition(self, "placed", "all have answered")
         self._until = None
         if self._waiters:
-            self._interrupt_at = m.now + _UNTIL_CALL
+            self._interrupt_at = m.now + 3 * _PATIENCE
 
     def _send_call(self, call: int) -> None:
         m = self._model
@@ -348,7 +339,7 @@ class Autosaver(HasPhase[SavesPhase]):
             self._saves.forget(self._save)
         if self.phase in ("asking", "placed"):
             self._send_call(0)
-            self._become_due("the ranks go on", self._again)
+            self._become_due("the ranks go on", _PATIENCE)
 
     def _tell_of_wait(self) -> None:
         """Say once for each run that a save has to wait for its end."""

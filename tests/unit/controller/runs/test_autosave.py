@@ -93,7 +93,7 @@ def test_idle_ranks_save_when_the_time_has_come_and_again() -> None:
     assert heard(d, KeepAutosave) == [KeepAutosave(OPTIONS, EVERY, 25.0)]
     d.sleep(EVERY - 1)
     assert not saves_run(d)
-    d.sleep(1.1)
+    d.sleep(3.1)
     (cell,) = saves_run(d)
     assert cell.spec.is_internal
     finish(d)
@@ -174,7 +174,7 @@ def test_a_run_that_ends_before_the_call_is_followed_by_the_save() -> None:
     points(d, 4, 4, 4, 4)
     finish(d)
     assert not saves_run(d)  # the beginning of a save may still be on its way
-    d.sleep(1.1)
+    d.sleep(3.1)
     (cell,) = saves_run(d)
     d.settle()
     written(d, id_of(cell))
@@ -197,7 +197,7 @@ def test_an_interrupted_run_is_followed_by_the_save() -> None:
     points(d, 4, 4, 4, 4)
     d.say(Interrupt("i", (), run))
     finish(d, kind="error")
-    d.sleep(1.1)
+    d.sleep(3.1)
     assert len(saves_run(d)) == 1
 
 
@@ -327,18 +327,6 @@ class TestBeforeTheEnd:
         written(d, heard(d, SaveAt)[-1].save)  # type: ignore[attr-defined]
         assert len(ended) == 1
         d.sleep(10)
-        assert not heard(d, AbortRun)
-
-    def test_a_loop_that_has_just_begun_is_asked_again_soon(self) -> None:
-        d, ended = world(), []
-        d.run()
-        d.state._autosaver.save_now(ended.append)
-        d.sleep(0.1)
-        points(d, 0, 0, 0, 0)
-        d.sleep(0.6)
-        points(d, 1, 1, 2, 1)
-        written(d, heard(d, SaveAt)[-1].save)  # type: ignore[attr-defined]
-        assert len(ended) == 1
         assert not heard(d, AbortRun)
 
     def test_another_run_is_interrupted_after_a_moment(self) -> None:
