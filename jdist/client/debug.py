@@ -13,7 +13,7 @@ from msgspec import Struct
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.link import Link, new_request
-from jdist.client.measure.report import peer_text, tensors_text, title
+from jdist.client.measure.report import title
 from jdist.core.errors import ConnectionLost, Remedy, UsageError
 from jdist.core.messages.debug import (
     DebugFailure,
@@ -113,8 +113,7 @@ def describe_pause(paused: RankPaused) -> str:
 
 def describe_call(call: Call) -> str:
     """``all_reduce #18 [16] float32``, ``send [4] float32 to rank 1``."""
-    peer = peer_text(call) if call.peer is not None else ""
-    return " ".join(filter(None, (title(call), tensors_text(call), peer)))
+    return " ".join(filter(None, (title(call), call.tensors, call.direction)))
 
 
 def describe_doing(seen: Observation, *, with_seconds: bool = True) -> str:

@@ -71,6 +71,28 @@ class Call(Struct, frozen=True, omit_defaults=True):
         """``"cell line 5"``, of a script ``"train.py line 5"``; "" if the line is unknown."""
         return f"{self.file or 'cell'} line {self.line}" if self.line else ""
 
+    @property
+    def tensors(self) -> str:
+        """``"[16] float32"``; of several tensors the first, and how many more there are."""
+        if not self.shapes:
+            return ""
+        dtype = f" {self.dtypes[0]}" if self.dtypes else ""
+        more = f" and {len(self.shapes) - 1} more" if len(self.shapes) > 1 else ""
+        return f"{list(self.shapes[0])}{dtype}{more}"
+
+    @property
+    def is_send(self) -> bool:
+        """Whether a transfer is a send, not a recv."""
+        return "send" in self.op
+
+    @property
+    def direction(self) -> str:
+        """Of a message ``"from rank 2"``, ``"to rank 0"`` or ``"from any rank"``; "" for a collective."""
+        if self.peer is None:
+            return ""
+        peer = "any rank" if self.peer == ANY else f"rank {self.peer}"
+        return f"{'to' if self.is_send else 'from'} {peer}"
+
 
 class GroupProgress(Struct, frozen=True, omit_defaults=True):
     """How far a rank is in a process group: the numbers of the last collectives that it began and ended there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jdist.controller.verdict.wait_graph import Part, PolledRanks, RankSnapshot, is_send
+from jdist.controller.verdict.wait_graph import Part, PolledRanks, RankSnapshot
 from jdist.core.messages.observation import Observation
 from jdist.core.observation import Activity, Call, Channel, GroupProgress
 
@@ -51,7 +51,7 @@ def moving(rank: int, op: str, peer: int, **more: Any) -> RankSnapshot:
     """A rank in a send or recv; ``channels`` are its others."""
     part, seconds, channels = more.pop("part", "running"), more.pop("seconds", 0.6), more.pop("channels", ())
     one = Call(op, more.pop("group", "0"), peer=peer, **{"nth": 1, **more})
-    own = Channel(one.group, is_send(one), peer, one.tag, one.nth, 1)
+    own = Channel(one.group, one.is_send, peer, one.tag, one.nth, 1)
     return seen(rank, part, Activity("transfer", op, 2, seconds=seconds, calls=(one,)), channels=(own, *channels))
 
 

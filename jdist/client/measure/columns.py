@@ -33,7 +33,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jdist.client.measure.report import TraceReport, peer_text, tensors_text
+from jdist.client.measure.report import TraceReport
 from jdist.client.measure.timeline import Bar
 from jdist.core.observation import Call
 from jdist.core.ranks import describe_ranks
@@ -145,8 +145,7 @@ def _place(entries: dict[_Entry, int], entry: _Entry, other: _Entry) -> int:
 
 
 def _kind(call: Call, groups: tuple[str, ...]) -> tuple[str, int, str, int, int | None]:
-    peer = "" if call.peer is None else peer_text(call)
-    detail = " ".join(filter(None, (peer, tensors_text(call), call.detail)))
+    detail = " ".join(filter(None, (call.direction, call.tensors, call.detail)))
     return call.op, groups.index(call.group), detail, nbytes(call), None if call.file else call.line
 
 

@@ -171,18 +171,6 @@ def title(call: Call) -> str:
     return f"{call.op} #{call.number}" if call.number else call.op
 
 
-def tensors_text(call: Call) -> str:
-    """``[16] float32``, the first few."""
-    dtypes = [*call.dtypes, *[""] * len(call.shapes)]
-    return _first_few([f"{list(s)} {d}".strip() for s, d in zip(call.shapes, dtypes, strict=False)])
-
-
-def peer_text(call: Call) -> str:
-    """``from rank 2``, ``to rank 0``, of a message."""
-    other = "any rank" if call.peer is not None and call.peer < 0 else f"rank {call.peer}"
-    return f"{'from' if 'recv' in call.op else 'to'} {other}"
-
-
 def _first_few(texts: Sequence[str]) -> str:
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 

@@ -12,10 +12,11 @@ from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.verdict import mismatch
+from jdist.controller.verdict.decide import decide_on_digests, decide_on_mismatch
 from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.observation import Call, CallDigest, Verdict, call_signature
-from jdist.core.ranks import RankSet, describe_ranks, ranks_by
+from jdist.core.ranks import RankSet, ranks_by
 
 _DEADLINE = 1.0  # Seconds for which a run's end is delayed at most.
 _MOST_ASKED = 8  # Digests of which one rank each is asked.
@@ -107,14 +108,8 @@ def _verdict(run: int, comparison: _Comparison) -> Verdict:
     for number in sorted(set.intersection(*map(set, known.values()))) if len(known) > 1 else ():
         if len({call_signature(calls[number]) for calls in known.values()}) > 1:
             calls = {r: known[ranks[0]][number] for ranks in comparison.parties if ranks[0] in known for r in ranks}
-            everyone = ((tuple(sorted(calls)), ""),)
-            found = mismatch.compare(number, calls, sorted(calls)) or mismatch.Mismatch(number, "operation", everyone)
-            return mismatch.verdict(run, found, next(iter(calls.values())).op, label, has_passed=True)
-    responsible = mismatch.accused(comparison.parties, len(members))
-    if responsible:
-        others = describe_ranks(rank for rank in members if rank not in responsible)
-        reason = f"{describe_ranks(responsible, 'has')} called other collectives in group {label} than {others}"
-    else:
-        parties = " and ".join(describe_ranks(ranks) for ranks in comparison.parties)
-        reason = f"{parties} have called different collectives in group {label}"
-    return Verdict(run, "mismatch", responsible, (), f"{reason}: what they left is wrong", group=label, has_passed=True)
+            parties = tuple((ranks, calls[ranks[0]]) for ranks in comparison.parties if ranks[0] in calls)
+            unnamed = mismatch.Mismatch(number, "operation", parties)
+            found = mismatch.compare(number, calls, sorted(calls)) or unnamed
+            return decide_on_mismatch(run, found, parties[0][1].op, label, has_passed=True)
+    return decide_on_digests(run, comparison.parties, label)

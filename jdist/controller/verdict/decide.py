@@ -21,7 +21,7 @@ The rules, of which the first that applies decides::
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, structs
 
@@ -30,7 +30,6 @@ from jdist.controller.verdict.wait_graph import (
     Ranks,
     RankSnapshot,
     circle,
-    is_send,
     is_served,
     may_move,
     meet,
@@ -40,7 +39,6 @@ from jdist.controller.verdict.wait_graph import (
 )
 from jdist.core.errors import Remedy
 from jdist.core.observation import ActivityKind, Call, Verdict, VerdictKind, sizes
-from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 
 # How C++ code ends a process; gloo does so where a peer sent more than expected: the ranks' calls did not fit.
 _CRASHES = ("(SIGABRT)", "(SIGSEGV)", "(SIGBUS)")
@@ -86,8 +84,33 @@ def _mismatched(case: Case) -> Verdict | None:
                 blocked = [r for r in case.blocked if ranks[r].is_blocked]
                 waiting = tuple(r for r in blocked if any(c.group == call.group for c in ranks[r].activity.calls))
                 label = phrases.label(call, ranks[rank])
-                return mismatch.verdict(case.run, found, call.op, label, waiting, (case.interrupt,))
+                return decide_on_mismatch(case.run, found, call.op, label, waiting, (case.interrupt,))
     return None
+
+
+def decide_on_mismatch(
+    run: int,
+    found: mismatch.Mismatch,
+    op: str,
+    group: str,
+    waiting: tuple[int, ...] = (),
+    remedies: tuple[Remedy, ...] = (),
+    *,
+    has_passed: bool = False,
+) -> Verdict:
+    """The verdict on a mismatch in ``group``; ``has_passed``: it blocked no rank."""
+    reason, details = phrases.mismatch(found, group, has_passed=has_passed)
+    number = found.number
+    return Verdict(
+        run, "mismatch", found.responsible, waiting, reason, details, remedies, op, group, number, has_passed
+    )
+
+
+def decide_on_digests(run: int, parties: Sequence[tuple[int, ...]], group: str) -> Verdict:
+    """The verdict on ranks of ``group``, together by equal calls, of which it is unknown where their calls differed."""
+    responsible = mismatch.accused(parties, sum(map(len, parties)))
+    reason = phrases.unlike_digests(parties, responsible, group)
+    return Verdict(run, "mismatch", responsible, (), reason, group=group, has_passed=True)
 
 
 def _absent(case: Case) -> Verdict | None:
@@ -127,9 +150,7 @@ def _joining(responsible: tuple[int, ...], ranks: Ranks, kind: ActivityKind) -> 
     """A cell that lets the responsible ranks join, if all of them have a process that is free to run it."""
     if any(not ranks[r].is_over or ranks[r].part == "lost" for r in responsible):
         return ()
-    what = {"collective": "the same collective", "transfer": "the other half", "store": "the same"}[kind]
-    effect = f"let {describe_ranks(responsible)} join by calling {what}"
-    return (Remedy("run_cell", effect, ",".join(map(str, responsible))),)
+    return (phrases.join(responsible, kind),)
 
 
 def _unset(case: Case) -> Verdict | None:
@@ -166,9 +187,9 @@ def _paused(case: Case) -> Verdict | None:
     if not waiting:
         return None
     paused = sorted(set().union(*ends.values()))
-    reason = f"{describe_ranks(waiting, 'waits')} for {phrases.who_is_paused(paused, ranks)}"
+    reason = phrases.wait_for_paused(paused, waiting, ranks)
     details = (*phrases.waits(waiting, waiting[0], ranks), *phrases.work(paused, ranks))
-    remedies = (Remedy("continue", f"resume {describe_ranks(paused)}", str(RankSet(paused))), case.interrupt)
+    remedies = (phrases.resume(paused), case.interrupt)
     return Verdict(
         case.run, "slow", tuple(paused), tuple(waiting), reason, details, remedies, *_pending(waiting[0], ranks)
     )
@@ -181,7 +202,7 @@ def _slow(case: Case) -> Verdict | None:
     if not busy:
         return None
     first = min(waiting)
-    reason = f"{describe_ranks(waiting, 'waits')} for {phrases.who(busy, ranks)}"
+    reason = phrases.wait_for(busy, waiting, ranks)
     details = (*phrases.waits(waiting, first, ranks), *phrases.work(busy, ranks))
     pending = _pending(first, ranks)
     return Verdict(case.run, "slow", tuple(busy), tuple(waiting), reason, details, (case.interrupt,), *pending)
@@ -248,7 +269,7 @@ def decide_at_deadline(run: int, ranks: Ranks) -> Verdict | None:
     busy = [r for r, snapshot in ranks.items() if snapshot.part == "running" and not snapshot.is_blocked]
     if not busy:
         return None
-    reason = f"{describe_ranks(busy, 'is')} still busy"
+    reason = phrases.still_busy(busy)
     return Verdict(run, "slow", tuple(busy), (), reason, phrases.work(busy, ranks), (phrases.interrupt(run, ranks),))
 
 
@@ -263,24 +284,21 @@ def decide_on_loss(run: int, losses: Ranks, others: Ranks) -> Verdict:
     gloo ends a process whose message is larger than its receiver expects, and that may be any of the ranks. What the
     lost ranks were calling is in their snapshots, if they could report it; ``others`` are known from a poll.
     """
-    texts = tuple(
-        f"{phrases.who(ranks, losses)} {'is' if len(ranks) == 1 else 'are'} lost: {reason}"
-        for reason, ranks in ranks_by((r, snapshot.note) for r, snapshot in losses.items()).items()
-    )
+    reason, others_lost = phrases.losses(losses)
     if any(is_crash(snapshot.note) for snapshot in losses.values()):
         ranks = {**losses, **{r: snapshot for r, snapshot in others.items() if r not in losses}}  # their calls first
         seen = [r for r, snapshot in ranks.items() if snapshot.observation is not None]
         found = _mismatched(Case(run, ranks, seen)) or _misfit_transfer(run, losses, ranks)
         found = found or next((v for rank in losses if (v := _unlike_its_partner(run, rank, ranks)) is not None), None)
         if found is not None:
-            return structs.replace(found, details=(*found.details, *texts), remedies=())
-    return Verdict(run, "lost", tuple(losses), (), texts[0], texts[1:])
+            return structs.replace(found, details=(*found.details, reason, *others_lost), remedies=())
+    return Verdict(run, "lost", tuple(losses), (), reason, others_lost)
 
 
 def _misfit_transfer(run: int, lost: Iterable[int], ranks: Ranks) -> Verdict | None:
     """A lost rank received a message that was larger than what it expected."""
     for rank in lost:
-        receives = [c for c in ranks[rank].calls if c.peer is not None and not is_send(c) and not c.is_done]
+        receives = [c for c in ranks[rank].calls if c.peer is not None and not c.is_send and not c.is_done]
         sends = [(r, c) for r, s in ranks.items() for c in s.calls if c.peer == rank]
         for own, (other, call) in itertools.product(receives, sends):
             is_half = meet(rank, own, other, call, ranks)

@@ -1,4 +1,4 @@
-"""Mismatch: ranks of a group that called different things under one sequence number, and the verdict on it. Pure.
+"""Mismatch: ranks of a group that called different things under one sequence number. Pure.
 
 Who is accused of a mismatch is decided only here: the ranks that differ from a majority of the group. Where there is no
 majority both sides are shown, and no rank is accused.
@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from jdist.controller.verdict.wait_graph import Ranks, members
-from jdist.core.errors import Remedy
-from jdist.core.observation import SAME_DTYPE, SAME_SIZE, Call, Verdict, sizes
-from jdist.core.ranks import describe_ranks, ranks_by
+from jdist.core.observation import SAME_DTYPE, SAME_SIZE, Call, sizes
+from jdist.core.ranks import ranks_by
 
 _SPLITS = re.compile(r"splits=(even|\[[\d, ]*\])→(even|\[[\d, ]*\])")
 
@@ -24,7 +23,7 @@ class Mismatch(Struct, frozen=True):
 
     number: int
     what: str  # "operation", "size", "dtype", "root", ...
-    parties: tuple[tuple[tuple[int, ...], str], ...]
+    parties: tuple[tuple[tuple[int, ...], Call], ...]
     responsible: tuple[int, ...] = ()
 
 
@@ -34,30 +33,6 @@ def accused(parties: Sequence[Sequence[int]], size: int) -> tuple[int, ...]:
     if 2 * len(largest) <= size:
         return ()
     return tuple(sorted(rank for ranks in parties if ranks is not largest for rank in ranks))
-
-
-def verdict(
-    run: int,
-    found: Mismatch,
-    op: str,
-    label: str,
-    waiting: tuple[int, ...] = (),
-    remedies: tuple[Remedy, ...] = (),
-    *,
-    has_passed: bool = False,
-) -> Verdict:
-    """The verdict on a mismatch in the group called ``label``; ``has_passed``: it blocked no rank."""
-    if found.what == "operation":
-        group, at = f"the ranks of group {label}", f"in different collectives at #{found.number}"
-        reason = f"{group} were {at}: the result is wrong" if has_passed else f"{group} are {at}"
-    else:
-        call, what = f"{found.parties[0][1].partition(' ')[0]} #{found.number} of group {label}", found.what
-        passed = f"{call} differed between ranks in {what}: the result is wrong"
-        reason = passed if has_passed else f"{call} differs between ranks in {what}"
-    details = tuple(f"{describe_ranks(ranks, 'calls')} {call}" for ranks, call in found.parties if call)
-    return Verdict(
-        run, "mismatch", found.responsible, waiting, reason, details, remedies, op, label, found.number, has_passed
-    )
 
 
 def find(group: str, number: int, ranks: Ranks) -> Mismatch | None:
@@ -144,21 +119,6 @@ def _numbers(text: str) -> list[int]:
     return [int(n) for n in text[1:-1].split(",") if n.strip()]
 
 
-def _parties(values: Mapping[int, object], calls: Mapping[int, Call]) -> tuple[tuple[tuple[int, ...], str], ...]:
+def _parties(values: Mapping[int, object], calls: Mapping[int, Call]) -> tuple[tuple[tuple[int, ...], Call], ...]:
     ordered = sorted(ranks_by(values.items()).values(), key=lambda ranks: (-len(ranks), ranks))
-    return tuple((tuple(ranks), describe_call(calls[ranks[0]])) for ranks in ordered)
-
-
-def describe_call(call: Call) -> str:
-    """``"all_reduce [16] float32 op=MAX (cell line 5)"``."""
-    place = f"({call.place})" if call.place else ""
-    return " ".join(filter(None, (call.op, describe_tensors(call), call.detail, place)))
-
-
-def describe_tensors(call: Call) -> str:
-    """``"[16] float32"``; of several tensors the first, and how many."""
-    if not call.shapes:
-        return ""
-    more = f" and {len(call.shapes) - 1} more" if len(call.shapes) > 1 else ""
-    dtype = f" {call.dtypes[0]}" if call.dtypes else ""
-    return f"[{', '.join(map(str, call.shapes[0]))}]{dtype}{more}"
+    return tuple((tuple(ranks), calls[ranks[0]]) for ranks in ordered)

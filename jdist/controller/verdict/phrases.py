@@ -1,13 +1,17 @@
-"""Phrases: the English of verdicts. Pure; what is decided is in :mod:`~jdist.controller.verdict.decide`."""
+"""Phrases: every sentence of a verdict and of its suggested actions. Pure.
+
+What is true is decided in :mod:`~jdist.controller.verdict.decide`; how a verdict is laid out is in
+:class:`~jdist.core.observation.Verdict`, and how an action is typed is for the front end.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from jdist.controller.verdict.mismatch import describe_call, describe_tensors
-from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, begun_for, is_send, missing, needs
+from jdist.controller.verdict.mismatch import Mismatch
+from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, begun_for, missing, needs
 from jdist.core.errors import Remedy
-from jdist.core.observation import ANY, Activity, Call
+from jdist.core.observation import ANY, Activity, ActivityKind, Call
 from jdist.core.quantities import format_count
-from jdist.core.ranks import describe_ranks, ranks_by
+from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 
 _UNNUMBERED = ("monitored_barrier",)  # torch does not count it among the collectives of its group.
 _SLEEPING = 0.05  # Share of a core below which a rank is described as sleeping.
@@ -19,6 +23,43 @@ def interrupt(run: int, ranks: Ranks) -> Remedy:
     """Stops the run, and nothing else that runs beside it."""
     running = describe_ranks(rank for rank, snapshot in ranks.items() if snapshot.part == "running")
     return Remedy("interrupt", f"stop run {run} on {running}; names are kept, the group is re-formed", run=run)
+
+
+def resume(paused: Sequence[int]) -> Remedy:
+    """Resumes the paused ranks."""
+    return Remedy("continue", f"resume {describe_ranks(paused)}", str(RankSet(paused)))
+
+
+def join(responsible: Sequence[int], kind: ActivityKind) -> Remedy:
+    """A cell in which the responsible ranks enter what others wait in."""
+    what = {"collective": "the same collective", "transfer": "the other half", "store": "the same"}[kind]
+    effect = f"let {describe_ranks(responsible)} join by calling {what}"
+    return Remedy("run_cell", effect, ",".join(map(str, responsible)))
+
+
+def mismatch(found: Mismatch, group: str, *, has_passed: bool) -> Phrases:
+    """Ranks of a group in different calls; ``has_passed``: none of them was blocked."""
+    if found.what == "operation":
+        reason = (
+            f"the ranks of group {group} {'were' if has_passed else 'are'} in different collectives at #{found.number}"
+        )
+    else:
+        differs = "differed" if has_passed else "differs"
+        call = f"{found.parties[0][1].op} #{found.number} of group {group}"
+        reason = f"{call} {differs} between ranks in {found.what}"
+    details = tuple(f"{describe_ranks(ranks, 'calls')} {_describe(call)}" for ranks, call in found.parties)
+    return f"{reason}: the result is wrong" if has_passed else reason, details
+
+
+def unlike_digests(parties: Sequence[Sequence[int]], responsible: Sequence[int], group: str) -> str:
+    """Ranks of a group whose calls differed, where it is unknown which call did."""
+    if responsible:
+        others = describe_ranks(rank for ranks in parties for rank in ranks if rank not in responsible)
+        reason = f"{describe_ranks(responsible, 'has')} called other collectives in group {group} than {others}"
+    else:
+        called = " and ".join(describe_ranks(ranks) for ranks in parties)
+        reason = f"{called} have called different collectives in group {group}"
+    return f"{reason}: what they left is wrong"
 
 
 def absence(rank: int, responsible: Sequence[int], ranks: Ranks) -> str:
@@ -44,7 +85,7 @@ def entered_alone(rank: int, entered: Sequence[int], ranks: Ranks) -> str:
 
 def _unserved(rank: int, call: Call, peer: str, ranks: Ranks) -> str:
     """Such as "rank 1 has not sent to rank 0, which waits in recv from rank 1"."""
-    verb, preposition = ("received", "from") if is_send(call) else ("sent", "to")
+    verb, preposition = ("received", "from") if call.is_send else ("sent", "to")
     wait = f"rank {rank}, which waits in {_name_transfer(call, ranks[rank])}"
     if call.peer == ANY:
         return f"no rank has {verb} {preposition} {wait}"
@@ -57,10 +98,10 @@ def _unserved(rank: int, call: Call, peer: str, ranks: Ranks) -> str:
 
 def undelivered(rank: int, call: Call, ranks: Ranks) -> Phrases:
     """A message that both ranks have begun, and that does not arrive."""
-    peer, verb = call.peer or 0, "receive" if is_send(call) else "send"
+    peer, verb = call.peer or 0, "receive" if call.is_send else "send"
     wait = f"rank {rank} waits in {_name_transfer(call, ranks[rank])}{f' at {call.place}' if call.place else ''}"
-    hint = f"gloo cancels an i{'recv' if is_send(call) else 'send'} whose Work is not kept until it is done"
-    if not is_send(call) and ranks[rank].channel(call.group, call.tag, ANY, is_send=False).begun:
+    hint = f"gloo cancels an i{'recv' if call.is_send else 'send'} whose Work is not kept until it is done"
+    if not call.is_send and ranks[rank].channel(call.group, call.tag, ANY, is_send=False).begun:
         hint = "a receive from any rank may have taken it"
     return f"{wait} for a message that rank {peer} has begun to {verb}", (whereabouts(peer, ranks[peer]), hint)
 
@@ -74,9 +115,9 @@ def unset(at_store: Sequence[int], ranks: Ranks) -> str:
 
 def misfit(halves: Mapping[int, Call], what: str, ranks: Ranks) -> Phrases:
     """A send and a recv that are the halves of one message, and differ."""
-    sender = next(r for r, c in halves.items() if is_send(c))
+    sender = next(r for r, c in halves.items() if c.is_send)
     receiver = next(r for r in halves if r != sender)
-    lines = tuple(f"rank {r} calls {_name_transfer(c, ranks[r], describe_call(c))}" for r, c in sorted(halves.items()))
+    lines = tuple(f"rank {r} calls {_name_transfer(c, ranks[r], _describe(c))}" for r, c in sorted(halves.items()))
     return f"what rank {sender} sends to rank {receiver} differs in {what} from what rank {receiver} receives", lines
 
 
@@ -96,7 +137,7 @@ def circle(ring: Sequence[int], stuck: Iterable[int], ranks: Ranks, is_exchange:
     what = "wait for each other in a circle"
     if is_exchange:
         calls = [c for r in ring if (c := ranks[r].blocked_in) is not None]
-        differs = _difference(calls) if len({is_send(c) for c in calls}) == 2 else ""
+        differs = _difference(calls) if len({c.is_send for c in calls}) == 2 else ""
         what = "cross each other's sends and receives"
         if differs:
             what = f"send and receive past each other, {differs}"
@@ -107,7 +148,7 @@ def circle(ring: Sequence[int], stuck: Iterable[int], ranks: Ranks, is_exchange:
 
 def crash(rank: int, partners: Mapping[int, Call], ranks: Ranks) -> Phrases:
     """The C++ code of ``rank`` ended its process in a call together with one of ``partners``."""
-    lines = tuple(f"rank {r} calls {describe_call(c)} in group {label(c, ranks[r])}" for r, c in partners.items())
+    lines = tuple(f"rank {r} calls {_describe(c)} in group {label(c, ranks[r])}" for r, c in partners.items())
     what = "that" if len(partners) == 1 else "one"
     text = f"rank {rank} was ended by its C++ code in a call that did not fit {what} of {describe_ranks(partners)}"
     return text, lines
@@ -135,11 +176,28 @@ def whereabouts(rank: int, snapshot: RankSnapshot) -> str:
     return f"rank {rank} {did} {_seconds(snapshot.ago)} ago" + (f": {snapshot.note}" if snapshot.note else "")
 
 
-def who_is_paused(paused: Sequence[int], ranks: Ranks) -> str:
-    """Such as "rank 1 (node 0, hostname), which is paused at train_step, line 8"; without the place if they differ."""
+def wait_for(others: Sequence[int], waiting: Sequence[int], ranks: Ranks) -> str:
+    """Such as "rank 0 waits for rank 1 (node 0, hostname)"."""
+    return f"{describe_ranks(waiting, 'waits')} for {who(others, ranks)}"
+
+
+def wait_for_paused(paused: Sequence[int], waiting: Sequence[int], ranks: Ranks) -> str:
+    """Also says where the others are paused, unless they are paused in different places."""
     places = {ranks[r].paused for r in paused}
     at = f" at {places.pop()}" if len(places) == 1 else ""
-    return f"{who(paused, ranks)}, which {'is' if len(paused) == 1 else 'are'} paused{at}"
+    return f"{wait_for(paused, waiting, ranks)}, which {'is' if len(paused) == 1 else 'are'} paused{at}"
+
+
+def still_busy(busy: Sequence[int]) -> str:
+    """Ranks that have not finished in time, and wait for nobody."""
+    return f"{describe_ranks(busy, 'is')} still busy"
+
+
+def losses(lost: Ranks) -> Phrases:
+    """Ranks whose processes have ended, by the reason."""
+    reasons = ranks_by((rank, snapshot.note) for rank, snapshot in lost.items())
+    texts = tuple(f"{who(r, lost)} {'is' if len(r) == 1 else 'are'} lost: {why}" for why, r in reasons.items())
+    return texts[0], texts[1:]
 
 
 def work(busy: Iterable[int], ranks: Ranks) -> tuple[str, ...]:
@@ -176,19 +234,23 @@ def label(call: Call, snapshot: RankSnapshot) -> str:
     return progress.label or f"of {describe_ranks(progress.ranks)}"
 
 
+def _describe(call: Call) -> str:
+    """``"all_reduce [16] float32 op=MAX (cell line 5)"``."""
+    place = f"({call.place})" if call.place else ""
+    return " ".join(filter(None, (call.op, call.tensors, call.detail, place)))
+
+
 def _name(call: Call, group: str) -> str:
     """``"all_reduce #17 [16] float32 of group world"``."""
     number = "" if call.op in _UNNUMBERED else f"#{call.number}"
-    return " ".join(filter(None, (call.op, number, describe_tensors(call), f"of group {group}")))
+    return " ".join(filter(None, (call.op, number, call.tensors, f"of group {group}")))
 
 
 def _name_transfer(call: Call, snapshot: RankSnapshot, name: str = "") -> str:
     """``"recv from rank 1 with tag 3 in group tp"``."""
-    direction = "to" if is_send(call) else "from"
-    peer = "any rank" if call.peer == ANY else f"rank {call.peer}"
     tag = f" with tag {call.tag}" if call.tag else ""
     group = label(call, snapshot)
-    return f"{name or call.op} {direction} {peer}{tag}" + ("" if group == "world" else f" in group {group}")
+    return f"{name or call.op} {call.direction}{tag}" + ("" if group == "world" else f" in group {group}")
 
 
 def _difference(calls: Sequence[Call]) -> str:

@@ -219,7 +219,7 @@ def is_served(rank: int, call: Call, ranks: Ranks) -> bool:
 def begun_for(rank: int, call: Call, ranks: Ranks) -> int:
     """How many messages of the call's channel have their other half, at most."""
     own, place, peer = ranks[rank], (call.group, call.tag), ANY if call.peer is None else call.peer
-    if is_send(call):
+    if call.is_send:
         partner = ranks.get(peer, own)
         from_any = partner.channel(*place, ANY, is_send=False)
         elsewhere = sum(n for source, n in from_any.taken if source != rank)
@@ -234,7 +234,7 @@ def begun_for(rank: int, call: Call, ranks: Ranks) -> int:
 
 def meet(rank: int, recv: Call, other: int, send: Call, ranks: Ranks) -> bool:
     """Whether a recv of ``rank`` and a send of ``other`` are the halves of one message, as far as can be told."""
-    if send.peer != rank or not is_send(send) or (recv.group, recv.tag) != (send.group, send.tag):
+    if send.peer != rank or not send.is_send or (recv.group, recv.tag) != (send.group, send.tag):
         return False
     if recv.peer == other:
         return recv.nth == send.nth != 0
@@ -242,11 +242,6 @@ def meet(rank: int, recv: Call, other: int, send: Call, ranks: Ranks) -> bool:
     taken = dict(ranks[rank].channel(*place, ANY, is_send=False).taken).get(other, 0)
     got = taken + ranks[rank].channel(*place, other, is_send=False).begun
     return recv.peer == ANY and send.nth == got + 1
-
-
-def is_send(call: Call) -> bool:
-    """Whether the transfer is a send, not a recv."""
-    return "send" in call.op
 
 
 def may_move(ranks: Ranks) -> set[int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jdist.controller.verdict.mismatch import Mismatch, compare, find, verdict
+from jdist.controller.verdict.decide import decide_on_mismatch
+from jdist.controller.verdict.mismatch import Mismatch, compare, find
 from jdist.core.observation import Call
 from support.rank_snapshots import ALL, call, coll, world
 
@@ -48,19 +49,22 @@ def test_the_first_of_several_differences_is_found() -> None:
     assert (found.number, found.responsible) == (16, (2,))
 
 
-PARTIES = (((0, 1, 3), "all_reduce [4] op=SUM"), ((2,), "all_reduce [4] op=MAX"))
+PARTIES = (((0, 1, 3), call(size=4, detail="op=SUM")), ((2,), call(size=4, detail="op=MAX")))
 
 
 def test_the_words_say_whether_it_blocks_or_has_passed() -> None:
     found = Mismatch(12, "reduction", PARTIES)
-    blocking = verdict(7, found, "all_reduce", "world", (0, 1))
+    blocking = decide_on_mismatch(7, found, "all_reduce", "world", (0, 1))
     assert blocking.reason == "all_reduce #12 of group world differs between ranks in reduction"
     assert blocking.is_certain
-    passed = verdict(7, found, "all_reduce", "world", has_passed=True)
+    passed = decide_on_mismatch(7, found, "all_reduce", "world", has_passed=True)
     assert passed.reason == "all_reduce #12 of group world differed between ranks in reduction: the result is wrong"
     assert (passed.is_certain, passed.remedies, passed.details) == (False, (), blocking.details)
     assert passed.details[1] == "rank 2 calls all_reduce [4] op=MAX"
     other = Mismatch(12, "operation", PARTIES)
-    assert verdict(7, other, "x", "world").reason == "the ranks of group world are in different collectives at #12"
+    assert (
+        decide_on_mismatch(7, other, "x", "world").reason
+        == "the ranks of group world are in different collectives at #12"
+    )
     text = "the ranks of group world were in different collectives at #12: the result is wrong"
-    assert verdict(7, other, "x", "world", has_passed=True).reason == text
+    assert decide_on_mismatch(7, other, "x", "world", has_passed=True).reason == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jdist.controller.verdict import wait_graph
-from jdist.controller.verdict.wait_graph import RankSnapshot, circle, is_behind, is_send, may_move, missing, needs
+from jdist.controller.verdict.wait_graph import RankSnapshot, circle, is_behind, may_move, missing, needs
 from jdist.core.observation import ANY
 from support.rank_snapshots import busy, call, coll, over, recv, send, store, world
 
@@ -40,7 +40,7 @@ def test_who_is_missing_from_a_collective() -> None:
 
 
 def test_a_send_is_no_recv() -> None:
-    assert (is_send(call("isend")), is_send(call("irecv"))) == (True, False)
+    assert (call("isend").is_send, call("irecv").is_send) == (True, False)
 
 
 def test_what_many_ranks_wait_for_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
