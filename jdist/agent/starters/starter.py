@@ -53,8 +53,9 @@ _IF_INSTALLED = ("matplotlib.figure", "matplotlib.backends.backend_agg")
 PRELOAD_ENVIRONMENT = {
     "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # ipykernel's, before the import
     "OMP_NUM_THREADS": "1",  # a forkserver with a thread pool would fork broken children
+    "PYTHONHASHSEED": "0",  # sets of strings have one order on all ranks, so that equal ones have equal pickles
 }
-"""Variables that must be set before the imports, unless the user has set them."""
+"""Variables that must be set before Python starts or the imports begin, unless the user has set them."""
 # Imported by the first optimizer, for 1 to 2 seconds. Nothing here may run a parallel op or touch CUDA.
 _WARM = ("torch._dynamo",)
 
@@ -319,7 +320,7 @@ class SpawnStarter(Starter):
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **request.env},
+                env={**PRELOAD_ENVIRONMENT, **os.environ, **request.env},
                 start_new_session=True,
             )
         finally:

@@ -8,6 +8,7 @@ before every rank has loaded everything.
 
 import contextlib
 import io
+import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +30,6 @@ from jdist.worker.session import rebuild as handover
 from jdist.worker.session.entries import allocate, placed
 from jdist.worker.session.points import SavingRank, this_rank
 from jdist.worker.session.rebuild import LostValue
-from jdist.worker.session.saved_pickler import SetUnpickler
 from jdist.worker.session.sharding import make_groups, make_meshes
 from jdist.worker.session.to_folder import RankNames
 from jdist.worker.session.to_memory import SESSION
@@ -214,7 +214,7 @@ def _unpickle(
     with handover.loading(namespace, _no_buffers), rebuild_saved.loading(entries, *tables), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they were shown when the values were made
         for unit in source.units:
-            unpickler = SetUnpickler(io.BytesIO(unit.pickle))  # a folder of the user's own
+            unpickler = pickle.Unpickler(io.BytesIO(unit.pickle))  # noqa: S301 — a folder of the user's own
             for number, name in enumerate(unit.names):
                 try:
                     value = unpickler.load()

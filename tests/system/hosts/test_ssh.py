@@ -66,6 +66,7 @@ def test_a_cluster_over_ssh_outlives_its_kernel_and_gets_a_node_back(
         }
         assert cluster.run(SEND, timeout=30).values == {0: 0.0, 1: 0.0, 2: 0.0, 3: 7.0}
         assert cluster.run(ALL_REDUCE, timeout=30).values == dict.fromkeys(range(4), 4.0)
+        assert len(set(cluster.run("hash('a string')", timeout=30).values.values())) == 1
         cluster.run("kept = rank")
 
         lost = cluster.status().ranks[2].pid
