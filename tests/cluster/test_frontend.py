@@ -426,6 +426,7 @@ def test_stop(notebook: Notebook, run_traces: Traces) -> None:
     assert notebook.execute("%%dist\n1").ename == "UsageError"
 
 
+@pytest.mark.usefixtures("session")  # with the first notebook, jupyter_client makes an event loop, which it keeps
 def test_a_killed_kernel_leaves_the_cluster_which_ends_by_itself(traces: Traces) -> None:
     before = traces.snapshot()
     own = Notebook()
