@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,9 @@ from support.waits import eventually
 if TYPE_CHECKING:
     from support.leaks import Traces
 
-LONG = 30.0
+LONG = 90.0
 SOON = 10.0
-"""Far more than the deadline, far less than what a question that is waited for takes."""
+"""For one question: far more than the deadline, far less than what one takes whose answer is waited for."""
 
 
 @pytest.fixture
@@ -96,11 +96,19 @@ def test_a_rank_that_hangs_is_not_waited_for(cluster: jdist.Cluster, names: Rank
     pids = [row.pid for row in cluster.status().ranks]
     os.kill(pids[2], signal.SIGSTOP)
     try:
-        began = time.monotonic()
-        assert eventually(lambda: offered(names, "%%dist -r 0,2\nquetz") == {"quetzal": "int"}, LONG)
-        assert offered(names, "%%dist -r 2\nquetz") == {}
-        assert names.describe("%%dist -r 2\nquetzal", 20) == ""
-        assert time.monotonic() - began < SOON
+        took: list[float] = []
+
+        def timed(ask: Callable[[], Any]) -> Any:
+            began = time.monotonic()
+            found = ask()
+            took.append(time.monotonic() - began)
+            return found
+
+        both = lambda: offered(names, "%%dist -r 0,2\nquetz")  # noqa: E731
+        assert eventually(lambda: timed(both) == {"quetzal": "int"}, LONG), "rank 0 may need several questions"
+        assert timed(lambda: offered(names, "%%dist -r 2\nquetz")) == {}
+        assert timed(lambda: names.describe("%%dist -r 2\nquetzal", 20)) == ""
+        assert max(took) < SOON
     finally:
         os.kill(pids[2], signal.SIGCONT)
     assert eventually(lambda: offered(names, "%%dist -r 2\nquetz") == {"quetzal": "int"}, LONG)

@@ -196,6 +196,7 @@ def test_a_breakpoint_pauses_a_job_and_so_does_a_user(jobs: Jobs) -> None:
     own.run("value = 4", timeout=30)
     own.resume()
     job.until("value 4")
+    assert eventually(lambda: all("while go_on" in own.stack(rank) for rank in (0, 1)))
     own.pause()
     job.until("paused at loop, b.py line 4 .on request.")
     assert eventually(lambda: own.facts.paused == (0, 1))

@@ -84,7 +84,7 @@ def test_a_verdict(notebook: Notebook) -> None:
 def test_a_breakpoint_a_step_and_a_cell_in_the_paused_frame(notebook: Notebook) -> None:
     cell = "%%dist\nx = 1\nbreakpoint()\nx = 2\nx = 3"
     shown = notebook.execute(cell)
-    assert f"<cell>, line {line_of(cell, 'breakpoint()')}: breakpoint()" in shown.text
+    notebook.until(shown, lambda text: f"[0-3] <cell>, line {line_of(cell, 'breakpoint()')}: breakpoint()" in text)
     assert "line 3: 1 / 0" in notebook.execute("%%dist\nx += 10\n1 / 0").text
     stepped = notebook.run(f"%dist until {line_of(cell, 'x = 3')}")
     assert "<cell>, line 5: x = 3" in stepped.text

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import re
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -19,6 +16,7 @@ import pytest
 import jdist
 from support import anatomy
 from support.cells import ALL_REDUCE
+from support.ports import free_port
 from support.waits import eventually
 
 # A process that ends is missed by those that are still connecting to it (gloo: "connectFullMesh failed"), in any
@@ -135,14 +133,6 @@ class Squares(Dataset):
         sys.stdout.write(f"{index} for {rank} by {get_worker_info().id}\\n")
         return index ** 2
 """
-
-
-def free_port() -> int:
-    """A port that no other process gets by itself while a child takes its time to start: below the ephemeral ones."""
-    for port in random.sample(range(20000, 32000), 100):
-        with contextlib.suppress(OSError), socket.create_server(("", port)):
-            return port
-    raise AssertionError("no port is free")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from jdist.notebook.options import split_words
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from jdist.notebook.verbs.registry import call
+from support.ports import free_port
 
 DEADLINE = 150.0
 
@@ -70,8 +70,7 @@ def printed(run: CellRun, rank: int) -> str:
 
 def run_torchrun(script: Path, folder: Path) -> dict[int, str]:
     """``{rank: what it printed}`` of two nodes of two ranks, both here."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     nodes = [
         subprocess.Popen(
             [

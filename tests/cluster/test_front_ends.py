@@ -72,6 +72,7 @@ RUNS = (
     "nothere = 1",
     "%%dist\nnothere",
     "%%dist -b -o held\nbreakpoint()",
+    "import time\nwhile len(held.paused) < 2: time.sleep(0.01)",
     "%dist where",
     "%dist status",
     "%dist continue",

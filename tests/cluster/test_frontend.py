@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from support.leaks import Traces
 
 NAME = "front"
+SOON = 20.0
+"""Seconds: far less than what a cell takes that nothing ends, and enough for a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +177,7 @@ def test_a_deadline(notebook: Notebook) -> None:
     notebook.run("%%dist\nkept = rank + 1")
     began = time.monotonic()
     cell = notebook.execute("%%dist -t 0.5\nif rank == 0: dist.barrier()")
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < SOON
     assert (cell.status, cell.ename) == ("error", "CellTimeout")
     assert "[0-1] kept 1 | 2" in notebook.run("%%dist\nt = torch.ones(1); dist.all_reduce(t)\nprint('kept', kept)").text
 
@@ -192,7 +194,7 @@ def test_the_stop_button_stops_the_ranks_and_keeps_them(notebook: Notebook, code
     pids = notebook.run("%%dist\nprint('pid', kept)").text.splitlines()[0]
     began = time.monotonic()
     cell = notebook.execute("%%dist\n" + code, notebook.interrupt_when(lambda cell: "in it" in cell.text))
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < SOON
     assert (cell.status, cell.ename) == ("error", "CellInterrupted")
     after = notebook.run("%%dist\nt = torch.ones(1); dist.all_reduce(t); assert t == 2\nprint('pid', os.getpid())").text
     assert pids in after
@@ -229,11 +231,13 @@ def test_ranks_and_lead(notebook: Notebook) -> None:
     assert "from 1" in notebook.run("%%dist -r -1\nprint('from', rank)").text
 
 
-def test_background(notebook: Notebook) -> None:
-    began = time.monotonic()
-    cell = notebook.run("%%dist -b -o slow\nimport time\ntime.sleep(2.5)\nprint('late', rank)\nrank")
-    assert time.monotonic() - began < 2.0
+def test_background(notebook: Notebook, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    waits = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    cell = notebook.run(f"%%dist -b -o slow\n{waits}\nprint('late', rank)\nrank")
     assert "late" not in cell.text
+    assert notebook.value("slow.is_done") == "False", "the cell was over before its run"
+    go.touch()
     waiting = notebook.run("%%dist\nprint('after', rank)")
     assert "after" in waiting.text
     assert notebook.value("slow.is_done, slow.values") == "(True, {0: 0, 1: 1})"
@@ -422,6 +426,7 @@ def test_stop(notebook: Notebook, run_traces: Traces) -> None:
     assert notebook.execute("%%dist\n1").ename == "UsageError"
 
 
+@pytest.mark.usefixtures("session")  # with the first notebook, jupyter_client makes an event loop, which it keeps
 def test_a_killed_kernel_leaves_the_cluster_which_ends_by_itself(traces: Traces) -> None:
     before = traces.snapshot()
     own = Notebook()
@@ -435,7 +440,7 @@ def test_a_killed_kernel_leaves_the_cluster_which_ends_by_itself(traces: Traces)
         own.close()
     assert other.run("kept").values == {0: 7}
     other.detach()
-    assert eventually(lambda: "left" not in find.connections(), 10)
+    assert eventually(lambda: "left" not in find.connections())
     assert eventually(lambda: not traces.excess(before)), traces.excess(before)
 
 

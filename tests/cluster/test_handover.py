@@ -194,7 +194,7 @@ def test_an_empty_place_keeps_the_names_until_it_is_restarted_and_a_child_hands_
 def test_ranks_that_cannot_be_freed_are_started_again_with_their_names(
     fresh_cluster: Callable[..., jdist.Cluster],
 ) -> None:
-    own = fresh_cluster(4, 1, interrupt_grace=1.0)
+    own = fresh_cluster(4, 1, interrupt_grace=3.0)
     heard: list[str] = []
     unwatch = own.asynchronous.watch(lambda m: heard.append(m.text) if isinstance(m, Notice) else None)
     own.run("import os\nran = globals().get('ran', 0) + 1", setup=True)
@@ -202,7 +202,7 @@ def test_ranks_that_cannot_be_freed_are_started_again_with_their_names(
     alone = own.run(f"begin()\nlosses = [step() for _ in range(6)]\nlosses, ({STATE})", timeout=120).values
     own.run("begin()\nlosses = [step() for _ in range(4)]\ngen = (i for i in [1]) if rank == 2 else 0", timeout=60)
     pids = {row.rank: row.pid for row in own.status().ranks}
-    reason = "it did not stop within 1 s of the interrupt and was started again"
+    reason = "it did not stop within 3 s of the interrupt and was started again"
     with pytest.raises(jdist.RankLost, match=f"ranks? 1.* lost: {reason}") as failed:
         own.run(STUCK, timeout=1.0)
     assert {r: o.kind for r, o in failed.value.outcomes.items()} == {0: "timeout", 1: "lost", 2: "lost", 3: "timeout"}
@@ -225,9 +225,9 @@ def test_ranks_that_cannot_be_freed_are_started_again_with_their_names(
 def test_a_rank_that_ignores_interrupts_keeps_its_names_whatever_follows_a_death(
     fresh_cluster: Callable[..., jdist.Cluster], on_death: str
 ) -> None:
-    own = fresh_cluster(2, 1, interrupt_grace=1.0, on_death=on_death)
+    own = fresh_cluster(2, 1, interrupt_grace=3.0, on_death=on_death)
     own.run("kept = rank")
-    with pytest.raises(jdist.RankLost, match="did not stop within 1 s of the interrupt"):
+    with pytest.raises(jdist.RankLost, match="did not stop within 3 s of the interrupt"):
         own.run(IGNORING, timeout=1.0)
     values = own.run("t = torch.ones(1); dist.all_reduce(t)\nt.item(), kept, vars(pair_of_counts)", timeout=120).values
     assert [values[rank][:2] for rank in (0, 1)] == [(2.0, 0), (2.0, 1)]
@@ -239,14 +239,14 @@ def test_a_rank_that_ignores_interrupts_keeps_its_names_whatever_follows_a_death
 def test_a_rank_that_cannot_be_freed_is_fresh_if_it_is_restarted_or_cannot_save(
     fresh_cluster: Callable[..., jdist.Cluster],
 ) -> None:
-    own = fresh_cluster(2, 1, interrupt_grace=1.0)
+    own = fresh_cluster(2, 1, interrupt_grace=3.0)
     own.run(f"{STOPPING}kept = rank")
-    with pytest.raises(jdist.RankLost, match="did not stop within 1 s"):
+    with pytest.raises(jdist.RankLost, match="did not stop within 3 s"):
         own.run(f"dead = Dead() if rank else 0\n{STUCK}", timeout=1.0)
     assert own.run("globals().get('kept')", timeout=120).values == {0: 0, 1: None}
     own.run("kept = rank")
     run = own.run(STUCK, background=True)
-    assert eventually(lambda: own.look([0])[0].doing.op == "barrier")
+    assert eventually(lambda: [look.doing.op for look in own.look([0]).values()] == ["barrier"])
     own.restart([1])
     assert run.wait(60)
     assert own.run("globals().get('kept')", timeout=120).values == {0: 0, 1: None}

@@ -48,7 +48,7 @@ if rank == 1:
 
 
 def test_c_code_that_does_not_costs_the_names_and_the_notice_says_why(fresh_cluster: Start) -> None:
-    own = fresh_cluster(3, interrupt_grace=1.0)
+    own = fresh_cluster(3, interrupt_grace=3.0)
     notices: list[Notice] = []
     own.asynchronous.watch(lambda message: notices.append(message) if isinstance(message, Notice) else None)
     run = own.run("x = 1\nif rank == 1:\n    sum(range(10 ** 11))", timeout=1.0, check=False)
@@ -61,12 +61,17 @@ def test_c_code_that_does_not_costs_the_names_and_the_notice_says_why(fresh_clus
     assert [(r.action, r.name) for r in fresh.remedies] == [("restore", "1 --from 0 NAMES")]
 
 
+def is_in_c_code(cluster: jdist.Cluster) -> bool:
+    """Whether the agent says so of rank 0; it speaks for any rank that does not answer soon, as on a busy machine."""
+    return ["at cell line 3" in look.doing.state for look in cluster.look([0]).values()] == [True]
+
+
 def test_a_rank_in_c_code_is_killed_at_the_end_and_its_line_is_named(fresh_cluster: Start) -> None:
     own = fresh_cluster(1, end_grace=1.0)
     notices: list[str] = []
     own.asynchronous.watch(lambda message: notices.append(message.text) if isinstance(message, Notice) else None)
     run = own.run("import time\nbegun = True\nsum(range(10 ** 11))", background=True)
-    assert eventually(lambda: own.look([0], 1.0)[0].doing.kind == "silent")
+    assert eventually(lambda: is_in_c_code(own))
     own.stop()
     assert run.is_done
     assert any("rank 0" in text and "cell line 3" in text for text in notices)
@@ -77,7 +82,7 @@ def test_a_rank_in_c_code_that_looks_for_signals_ends_as_a_kernel(fresh_cluster:
     run = own.run(
         "import re, atexit\natexit.register(print, 'bye')\nre.match(r'(a+)+$', 'a' * 40 + 'b')", background=True
     )
-    assert eventually(lambda: own.look([0], 1.0)[0].doing.kind == "silent")
+    assert eventually(lambda: is_in_c_code(own))
     late: list[object] = []
     run.watch(late.append)
     run.on_late = late.append

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -61,10 +62,10 @@ for i in range(40):
     assert [step for step, value in rows(run.metrics, "loss", 3) if math.isnan(value)] == list(range(12, 40))
 
 
-def test_threads_log_during_a_cell_and_after_it(cluster: jdist.Cluster) -> None:
+def test_threads_log_during_a_cell_and_after_it(cluster: jdist.Cluster, tmp_path: Path) -> None:
     run = cluster.run(
         """
-import jdist, threading
+import jdist, os, threading, time
 go_on = threading.Event()
 def work():
     jdist.log(early=1.0)
@@ -83,8 +84,11 @@ arrived.wait(60)
     cluster.run(
         "go_on.clear(); arrived.clear(); thread = threading.Thread(target=work); thread.start(); arrived.wait()"
     )
-    cluster.run("threading.Timer(0.2, go_on.set).start()", ranks=[1])
+    is_over = tmp_path / "is_over"
+    waits = f"def go_on_then():\n    while not os.path.exists({str(is_over)!r}): time.sleep(0.01)\n    go_on.set()"
+    cluster.run(f"{waits}\nthreading.Thread(target=go_on_then).start()", ranks=[1])
     last = cluster.run("pass", ranks=[1])
+    is_over.touch()
     assert eventually(lambda: rows(last.metrics, "late", 1) == [(0, 2.0)]), "or to the last one"
     cluster.run("go_on.set(); thread.join(60)")
 
@@ -135,7 +139,8 @@ while rank == 1:
 """,
         background=True,
     )
-    assert eventually(lambda: rows(run.metrics, "loss", 1)[-1:] == [(49, 49.0)])
+    ends = [(25, 25.0)], [(49, 49.0)]
+    assert eventually(lambda: all(rows(run.metrics, "loss", rank)[-1:] == ends[rank] for rank in (0, 1)))
     os.kill(cluster.status().ranks[1].pid, signal.SIGKILL)
     assert run.wait(60)
     assert run.outcomes[1].kind == "lost"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -164,7 +165,7 @@ def small_cgroup() -> object:
     """A cgroup of 1.5 GB. Skips where this user can make none."""
     is_unified = (UNIFIED / "cgroup.controllers").exists()
     parent = UNIFIED if is_unified else MEMORY_V1
-    group = parent / "jdist-test-hungry"
+    group = parent / f"jdist-test-hungry-{os.getpid()}"
     try:
         group.mkdir()
         (group / ("memory.max" if is_unified else "memory.limit_in_bytes")).write_text(str(LIMIT))

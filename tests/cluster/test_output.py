@@ -170,7 +170,7 @@ def test_many_displays_are_capped(cluster: jdist.Cluster) -> None:
 
 def test_the_next_cell_comes_at_once_after_a_flood(cluster: jdist.Cluster) -> None:
     cluster.run(f"for i in range({LINES // 2}): print(i)", timeout=60)
-    run = cluster.run("print('after', rank)", timeout=5)
+    run = cluster.run("print('after', rank)", timeout=20)
     assert {r: o.stdout for r, o in run.outcomes.items()} == {r: f"after {r}\n" for r in WORLD}
 
 

@@ -15,7 +15,7 @@ from jdist.client.threads import bridge
 from jdist.notebook.panel import ClusterPanel, PanelFollower, Sight
 from support.waits import eventually
 
-LONG = 20.0
+LONG = 60.0
 SLEEP = "import time\nfor _ in range(600): time.sleep(0.1)"
 
 
@@ -57,8 +57,14 @@ def test_it_looks_while_cells_run_and_then_no_more(cluster: jdist.Cluster, watch
     assert [row.state for row in idle.found.ranks] == ["idle"] * 4
     assert set(idle.looked) == {0, 1, 2, 3}
     run = cluster.run_async(SLEEP)
-    live = watcher.until(lambda sight: sight.state == "live" and sight.looked and sight.looked[2].run == run.number)
-    assert live.looked[2].doing.op == "sleep" or live.looked[2].doing.line == 2
+    watcher.until(
+        lambda sight: (
+            sight.state == "live"
+            and 2 in sight.looked
+            and sight.looked[2].run == run.number
+            and (sight.looked[2].doing.op == "sleep" or sight.looked[2].doing.line == 2)
+        )
+    )
     seen = len(watcher.sights)
     assert eventually(lambda: len(watcher.sights) > seen + 1, LONG)  # the seconds go on
     cluster.interrupt()
@@ -135,6 +141,7 @@ def test_interrupt_stops_what_runs_on_the_ranks_that_are_named(cluster: jdist.Cl
     assert says(board, "nothing is running on ranks 0-3")
     run = cluster.run_async("x = rank\n" + SLEEP, ranks="1")
     assert eventually(lambda: "▶ running" in board._table.value, LONG)
+    assert eventually(lambda: "time.sleep" in cluster.stack(1), LONG)
     board._ranks.value = "1"
     press(board, "Interrupt")
     assert run.wait(LONG)
@@ -186,6 +193,7 @@ def test_a_run_without_progress_is_explained_until_it_is_interrupted(
 def test_ranks_are_paused_and_continued(cluster: jdist.Cluster, board: ClusterPanel) -> None:
     run = cluster.run_async("import time\nended = False\nwhile not ended: time.sleep(0.05)", ranks="1")
     assert eventually(lambda: board._pause.layout.display is None, LONG)
+    assert eventually(lambda: "time.sleep" in cluster.stack(1), LONG)
     board._ranks.value = "1"
     press(board, "Pause")
     assert eventually(lambda: "⏸ paused" in board._table.value, LONG)

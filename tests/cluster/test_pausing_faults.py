@@ -150,10 +150,11 @@ def test_an_interrupt_of_a_cell_in_a_collective_there(own: jdist.Cluster) -> Non
 
 def test_a_cell_there_that_cannot_be_freed_does_not_cost_its_rank_the_names(own: jdist.Cluster) -> None:
     run = pause_training(own)
-    lock = "mutex = bytes(40)\nfor _ in range(2 * (rank == 2)): libc.pthread_mutex_lock(mutex)"
+    lock = "mutex = bytes(40)\nif rank == 2:\n" + 2 * "    libc.pthread_mutex_lock(mutex)\n"
     own.run("import ctypes\nlibc = ctypes.CDLL(None)")
     inner = own.run(lock, background=True)
     assert eventually(lambda: set(inner.outcomes) == {0, 1, 3})
+    assert eventually(lambda: "line 4" in own.stack(2).splitlines()[-2]), own.stack(2)
     own.interrupt()
     assert inner.wait(60)
     assert run.wait(60)

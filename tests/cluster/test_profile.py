@@ -97,7 +97,7 @@ def test_a_cell_that_fails_or_is_interrupted_has_a_profile(cluster: jdist.Cluste
     assert all(operators.starts.size > 0 for operators in failed.report.ranks.values())
     endless = "while True:\n    square @ square"
     run = cluster.submit(endless, (0, 1), profile=jdist.ProfileOptions())
-    assert eventually(lambda: all(seen.doing.line == 2 for seen in cluster.look([0, 1]).values()))
+    assert eventually(lambda: [seen.doing.line for seen in cluster.look([0, 1]).values()] == [2, 2])
     cluster.interrupt()
     assert run.wait(60)
     cut = cluster.read_profile(run)

@@ -29,8 +29,8 @@ from support.waits import eventually
 
 Start = Callable[..., jdist.Cluster]
 
-_PAUSE = 5.0
-_GRACE = 2.5  # Less than the pause, more than a heartbeat.
+_PAUSE = 8.0
+_GRACE = 5.0  # Less than the pause, and more than a heartbeat, also on a busy machine.
 
 
 def pause(pids: Iterable[int]) -> None:

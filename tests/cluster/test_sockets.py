@@ -109,7 +109,7 @@ def connect(address: str) -> str:
     """What is heard at a Unix socket."""
     for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
         with socket.socket(socket.AF_UNIX, kind) as sock:
-            sock.settimeout(3)
+            sock.settimeout(30)
             try:
                 sock.connect(address)
             except OSError as e:

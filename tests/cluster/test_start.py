@@ -22,6 +22,7 @@ from jdist.client.lifecycle import start
 from jdist.core.messages.status import ClusterFacts
 from jdist.launch.join import LocalLauncher
 from support.cells import ALL_REDUCE
+from support.ports import free_port
 from support.waits import eventually
 
 if TYPE_CHECKING:
@@ -79,12 +80,6 @@ def test_fresh_interpreters(fresh_cluster: Callable[..., jdist.Cluster]) -> None
     assert own.run(ALL_REDUCE).values == {0: 2.0, 1: 2.0}
     own.restart([1])
     assert own.run(ALL_REDUCE, timeout=30).values == {0: 2.0, 1: 2.0}
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def test_rendezvous_over_a_port_of_the_users(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
@@ -181,9 +176,9 @@ def test_a_missing_node_is_named_and_waited_for_until_the_timeout(traces: Traces
             seen.append(start.describe_missing(facts))
 
     with pytest.raises(jdist.LaunchError) as caught:
-        jdist.start(1, 2, backend="gloo", launcher=launcher_missing, timeout=4.0, on_progress=on_progress)
+        jdist.start(1, 2, backend="gloo", launcher=launcher_missing, timeout=8.0, on_progress=on_progress)
     assert "missing: node 1" in str(caught.value)
-    assert "4 s" in str(caught.value)
+    assert "8 s" in str(caught.value)
     assert any("1 of 2 nodes here; missing: node 1" in text for text in seen)
     assert eventually(lambda: not traces.excess(before)), traces.excess(before)
 
@@ -264,14 +259,20 @@ def test_stop_says_so_to_other_clients(fresh_cluster: Callable[..., jdist.Cluste
         other.detach()
 
 
-def test_a_cluster_without_clients_ends(fresh_cluster: Callable[..., jdist.Cluster], traces: Traces) -> None:
+def test_a_cluster_without_clients_ends(
+    fresh_cluster: Callable[..., jdist.Cluster], traces: Traces, tmp_path: Path
+) -> None:
     before = traces.snapshot()
     own = fresh_cluster(1, 1, idle_timeout=0.5)
-    run = own.run("import time; time.sleep(1.5)", background=True)
+    end = tmp_path / "end"
+    waits = f"import os, time\nwhile not os.path.exists({str(end)!r}): time.sleep(0.01)"
+    run = own.run(waits, background=True)
     assert eventually(lambda: run.state == "running")
     own.detach()
-    assert own.name in find.connections()
-    assert eventually(lambda: own.name not in find.connections(), 10)
+    threading.Event().wait(1.0)  # twice the timeout
+    assert own.name in find.connections(), "a cell still runs"
+    end.touch()
+    assert eventually(lambda: own.name not in find.connections())
     assert eventually(lambda: not traces.excess(before)), traces.excess(before)
 
 

@@ -127,7 +127,7 @@ def test_whatever_a_cell_leaves_as_its_streams_it_ends_and_the_next_has_its_outp
     for at in range(0, len(cases), 4):  # four at a time, one on each rank
         some = cases[at : at + 4]
         cell = "".join(f"if rank == {r}:\n{indent(code, '    ')}\n" for r, (_, (code, _, _)) in enumerate(some))
-        run = cluster.submit(f"{cell}rank", (0, 1, 2, 3), timeout=2 if at + 4 >= len(cases) else 30)
+        run = cluster.submit(f"{cell}rank", (0, 1, 2, 3), timeout=5 if at + 4 >= len(cases) else 30)
         assert run.wait(40), some
         after = cluster.submit(NEXT, (0, 1, 2, 3), timeout=30)
         assert after.wait(40), some

@@ -79,7 +79,7 @@ def test_a_watched_folder_is_followed_and_a_node_that_comes_has_it(fresh_cluster
     assert own.run("import mod\nmod.f()").values == {0: "one"}
     write(src, "two")
     assert eventually(lambda: own.run("mod.f()").values == {0: "two"}, 30)
-    assert any("synced src: 1 file of 3 written" in t for t in told)
+    assert eventually(lambda: any("synced src: 1 file of 3 written" in t for t in told)), told
     (src / "link").symlink_to("/etc")
     assert eventually(lambda: any("the link link leads out" in t for t in told), 30)
     (src / "link").unlink()

@@ -55,7 +55,7 @@ dist.all_reduce(_r)
 """
 ALL_INTACT = dict.fromkeys(WORLD, (10.0, True, True, True, True))
 TIMEOUT = 0.5
-TOLERANCE = 4.0  # Less than the grace after which a rank that does not stop is replaced.
+TOLERANCE = 20.0  # Far less than what a stuck cell takes by itself; whether a rank was replaced is looked at.
 
 
 def timed_out(cluster: jdist.Cluster, code: str, timeout: float = TIMEOUT) -> jdist.CellTimeout:
@@ -206,14 +206,14 @@ def test_a_cell_in_time_is_not_touched(cluster: jdist.Cluster) -> None:
 
 
 def test_ranks_that_finished_keep_their_values(cluster: jdist.Cluster) -> None:
-    error = timed_out(cluster, "import time\nif rank == 3: time.sleep(100)\nrank")
+    error = timed_out(cluster, "import time\nif rank == 3: time.sleep(100)\nrank", 4.0)  # enough for the others
     assert error.values == {0: 0, 1: 1, 2: 2}
     assert error.outcomes[3].kind == "timeout"
 
 
 def test_time_in_the_queue_does_not_count(cluster: jdist.Cluster) -> None:
-    first = cluster.run("import time; time.sleep(0.8)", background=True)
-    assert cluster.run("rank", timeout=0.5).values == {r: r for r in WORLD}
+    first = cluster.run("import time; time.sleep(3.5)", background=True)
+    assert cluster.run("rank", timeout=3.0).values == {r: r for r in WORLD}
     assert first.is_done
 
 
@@ -221,6 +221,7 @@ def test_interrupt_of_one_run_leaves_the_others(cluster: jdist.Cluster) -> None:
     stays = cluster.run("import time\ngoes = True\nwhile goes: time.sleep(0.01)\nrank", ranks=[0], background=True)
     goes = cluster.run("import time; time.sleep(100)", ranks=[1], background=True)
     assert eventually(lambda: goes.state == stays.state == "running")
+    assert eventually(lambda: "while goes" in cluster.stack(0))
     cluster.interrupt([1])
     assert goes.wait(60)
     assert goes.outcomes[1].kind == "interrupted"
@@ -344,13 +345,13 @@ def test_interrupting_many_times_does_no_harm(cluster: jdist.Cluster) -> None:
 
 
 def test_a_rank_held_by_c_code_is_replaced_after_its_grace(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
-    own = fresh_cluster(3, 1, interrupt_grace=1.0)
+    own = fresh_cluster(3, 1, interrupt_grace=3.0)
     own.run("mine = rank + 5")
     pids = {r.rank: r.pid for r in own.status().ranks}
     began = time.monotonic()
     with pytest.raises(jdist.RankLost) as caught:
         own.run("if rank == 1: sum(range(10**11))\ndist.barrier()", timeout=0.5)
-    assert time.monotonic() - began < 0.5 + 1.0 + TOLERANCE
+    assert time.monotonic() - began < 0.5 + 3.0 + TOLERANCE
     assert "rank 1" in str(caught.value)
     assert caught.value.outcomes[1].kind == "lost"
     assert {caught.value.outcomes[r].kind for r in (0, 2)} == {"timeout"}

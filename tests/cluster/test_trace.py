@@ -14,7 +14,8 @@ import pytest
 import jdist
 from support.waits import eventually
 
-SLEEP = 0.3
+SLEEP = 1.0
+"""Far more than what a busy machine holds up a rank."""
 SLOW = f"""import time
 t = torch.ones(16)
 dist.barrier()

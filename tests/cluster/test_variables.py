@@ -76,7 +76,7 @@ def test_agreement(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     pid = cluster.status().ranks[1].pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        found = cluster.variables("ready,same", timeout=1.0)
+        found = cluster.variables("ready,same", timeout=3.0)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert found.ranks == (0,)

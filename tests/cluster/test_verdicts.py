@@ -28,7 +28,7 @@ pair = dist.new_group([0, 1])
 if dist.get_debug_level() != dist.DebugLevel.DETAIL:  # with it, torch 2.13 and 2.14 crash in DDP without a GPU
     _net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
 """
-JUDGED = 10.0
+JUDGED = 60.0
 """Seconds until a test gives up waiting for a verdict; how soon it really comes is benchmarks/verdict.py's matter."""
 
 
@@ -377,7 +377,7 @@ def test_the_missing_rank_can_join(ready: jdist.Cluster) -> None:
 
 def test_a_deadline_tells_what_the_ranks_did(ready: jdist.Cluster) -> None:
     with pytest.raises(jdist.CellTimeout, match="still busy") as raised:
-        ready.run("x = 1\ntime.sleep(100)", timeout=1.5)
+        ready.run("x = 1\ntime.sleep(100)", timeout=4.0)
     verdict = raised.value.run.verdict
     assert verdict is not None
     assert "rank 0 is at cell line 2: time.sleep(100)" in str(verdict)
@@ -423,7 +423,7 @@ def test_a_loop_on_one_rank_is_named_to_those_that_wait_for_it(ready: jdist.Clus
     """However the wait is written: here no name holds the Work."""
     run = ready.run(LOOP, background=True)
     waiting = (0, 2, 3)
-    found = eventually(lambda: (v := run.verdict) is not None and v.waiting == waiting and v, 2 * JUDGED)
+    found = eventually(lambda: (v := run.verdict) is not None and v.waiting == waiting and v, JUDGED)
     assert found, f"slow, and nobody said so: {run.verdict}"
     assert (found.kind, found.responsible, found.is_certain) == ("slow", (1,), False), str(found)
     text = str(found)

@@ -16,11 +16,12 @@ from jdist.core.messages.observation import GetTrace, Observation
 from support import anatomy
 from support.waits import eventually
 
+LONG = 20.0
 HOG = """
 import math, re, time
-began = time.perf_counter()
+began = time.thread_time()
 re.match(r'(a+)+$', 'a' * 18 + 'b')
-seconds = time.perf_counter() - began
+seconds = time.thread_time() - began
 re.match(r'(a+)+$', 'a' * (18 + math.ceil(math.log2(3 / seconds))) + 'b')
 """
 """One call that holds the GIL for 3 s or a little more: a letter doubles its time."""
@@ -38,8 +39,8 @@ def own(run_traces: Any) -> Iterator[jdist.Cluster]:
 
 def test_a_rank_in_a_collective_and_one_between_cells(own: jdist.Cluster) -> None:
     run = own.run("import torch.distributed as dist\ndist.barrier()", ranks=[0], background=True)
-    assert eventually(lambda: own.look([0])[0].doing.calls)
-    looks = own.look()
+    assert eventually(lambda: own.look([0], LONG)[0].doing.calls)
+    looks = own.look(timeout=LONG)
     assert (looks[0].doing.kind, looks[0].doing.op, looks[0].doing.line) == ("collective", "barrier", 2)
     assert (looks[0].run, looks[1].run) == (run.number, 0)
     assert looks[1].doing.kind == "idle"
@@ -53,26 +54,26 @@ def test_a_stopped_worker_is_spoken_for(own: jdist.Cluster) -> None:
     os.kill(pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        looks = own.look()
+        looks = own.look(timeout=LONG)
         assert looks[1].doing.kind == "silent"
         assert looks[1].doing.state == f"stopped by a signal (SIGSTOP); kill -CONT {pid} lets it go on"
         assert looks[1].rss > 0
         assert looks[0].doing.kind == "idle"
-        assert time.monotonic() - began < 2.0  # before the question itself is given up
+        assert time.monotonic() - began < LONG  # before the question itself is given up
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert eventually(lambda: own.look([1])[1].doing.kind == "idle")
+    assert eventually(lambda: own.look([1], LONG)[1].doing.kind == "idle")
 
 
 def test_a_worker_that_holds_the_gil_is_spoken_for(own: jdist.Cluster) -> None:
     run = own.run(HOG, ranks=[0], background=True)
     seen: list[Observation] = []
-    assert eventually(lambda: seen.append(own.look([0])[0]) or seen[-1].doing.kind == "silent")
+    state = "C code holds the interpreter lock at cell line "
+    assert eventually(lambda: seen.append(own.look([0], LONG)[0]) or seen[-1].doing.state.startswith(state)), seen
     doing = seen[-1].doing
-    assert doing.state.startswith("C code holds the interpreter lock at cell line ")
-    assert doing.cpu is not None
+    assert (doing.kind, doing.cpu is not None) == ("silent", True)
     run.wait(60)
-    assert eventually(lambda: own.look([0])[0].doing.kind == "idle")
+    assert eventually(lambda: own.look([0], LONG)[0].doing.kind == "idle")
 
 
 def test_a_traceback_shows_torchs_functions_only(own: jdist.Cluster) -> None:

@@ -14,7 +14,7 @@ from jdist.wire.bulk.server import DataServer
 from jdist.wire.transport.dialing import Receiver
 from jdist.wire.values.segments import Segment, new_memory
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Port:

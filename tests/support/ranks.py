@@ -37,7 +37,9 @@ PRELOAD = [
     "jdist.worker.escalation",
     "jdist.worker.observe.observer",
 ]
-DEADLINE = 30.0
+DEADLINE = 60.0
+SOON = 10.0
+"""Seconds in which ranks are freed on a busy machine: far less than the grace that they are given."""
 
 
 # ---------------------------------------------------------------- in the rank
@@ -253,7 +255,7 @@ class Ranks:
         self.ask(rank, "side", code)
         return self.answer(rank, "side")
 
-    def form(self, timeout: float = 10.0, **fields: Any) -> list[WorldFormed]:
+    def form(self, timeout: float = 30.0, **fields: Any) -> list[WorldFormed]:
         """Form the next generation, with the groups that all ranks made in this one."""
         replay = []
         for specs in zip(*self.logs, strict=False):
@@ -269,7 +271,7 @@ class Ranks:
         self.logs = [list(replay) for _ in range(self.world_size)]
         return reports
 
-    def spec(self, timeout: float = 10.0, **fields: Any) -> FormWorld:
+    def spec(self, timeout: float = 30.0, **fields: Any) -> FormWorld:
         known: dict[str, Any] = {
             "generation": self.generation,
             "workers": tuple(range(self.world_size)),
@@ -302,7 +304,7 @@ class Ranks:
             assert time.monotonic() < end, f"rank {rank} never came there: {look}"
             threading.Event().wait(0.05)
 
-    def interrupt(self, grace: float = 5.0) -> float:
+    def interrupt(self, grace: float = 30.0) -> float:
         """Climb the ladder on all ranks; returns the slowest rank's seconds. AssertionError if one stays stuck."""
         for rank in range(self.world_size):
             self.ask(rank, "halt", (self.listeners, grace))

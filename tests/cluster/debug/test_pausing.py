@@ -36,7 +36,7 @@ spin()
 def test_in_a_python_loop(cluster: jdist.Cluster) -> None:
     run = cluster.run(LOOP, background=True)
     assert eventually(
-        lambda: {(o.run, o.doing.line in (4, 5)) for o in cluster.look().values()} == {(run.number, True)}
+        lambda: [(o.run, o.doing.line in (4, 5)) for o in cluster.look().values()] == [(run.number, True)] * 4
     )
     cluster.pause()
     for rank, at in paused(run, ALL).items():
@@ -54,7 +54,7 @@ def test_in_a_python_loop(cluster: jdist.Cluster) -> None:
 def test_at_the_level_of_the_cell(cluster: jdist.Cluster) -> None:
     """Its names are those of the namespace, in which also other cells find what one of them has assigned."""
     run = cluster.run("n = 0\nwhile n >= 0: n += 1\nn", background=True)
-    assert eventually(lambda: cluster.pull("globals().get('n', -1)", [3])[3] > 0)
+    assert eventually(lambda: [(o.run, o.doing.line) for o in cluster.look().values()] == [(run.number, 2)] * 4)
     cluster.pause()
     assert {p.at.function for p in paused(run, ALL).values()} == {"<cell>"}
     cluster.run("n = -100; found = 1")
@@ -76,7 +76,8 @@ def meet(go=False):
 meet()
 """
     run = cluster.run(code, background=True)
-    assert eventually(lambda: all(look.doing.kind == "collective" for look in cluster.look(range(3)).values()))
+    assert eventually(lambda: [look.doing.kind for look in cluster.look(range(3)).values()] == ["collective"] * 3)
+    assert eventually(lambda: any(f"line {at}" in cluster.stack(3).splitlines()[-2] for at in (3, 4)))
     cluster.pause()
     paused(run, [3])
     ranks = {r.rank: r for r in cluster.status().ranks}

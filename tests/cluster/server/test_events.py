@@ -31,8 +31,8 @@ def test_a_run_from_its_beginning_to_its_end(browser: Browser, cluster: jdist.Cl
         ended = events.until(lambda e: e["name"] == "shared" and not e["cluster"]["runs"])
         assert ended["cluster"]["verdicts"] == []
         run.wait(LONG)
-        own = [e["name"] for e in events.seen]
-        assert own == ["shared"] * len(own)
+        others = [e for e in events.seen if e["name"] != "shared"]
+        assert {e["action"] for e in others} <= {"gone"}, "a cluster of an earlier test may be missed only now"
 
 
 def test_a_run_that_is_over_at_once(browser: Browser, cluster: jdist.Cluster) -> None:

@@ -48,7 +48,7 @@ def test_nodes_are_added_and_are_like_those_before(browser: Browser, own: jdist.
     assert "with rank 1; the world has 2" in " ".join(told["notices"])
     row = adding(browser, begun["number"])
     assert row == {"number": begun["number"], "state": "added", "text": "", "done": 2, "count": 2}
-    assert own.world_size == 3
+    assert eventually(lambda: own.world_size == 3, LONG)
     assert own.run("born", [0]).values == {0: 0}
     assert own.run("t = torch.ones(1); dist.all_reduce(t); t.item()", timeout=30).values == {0: 3.0, 1: 3.0, 2: 3.0}
     here = own.run("import os\nos.getcwd()").values

@@ -293,8 +293,9 @@ def test_resources(browser: Browser, cluster: jdist.Cluster) -> None:
     run = cluster.run("1")
 
     def sampled() -> bool:
-        (first, _) = browser.get("jdist/clusters/shared/resources?seconds=60&points=30")["nodes"]
-        return len(first["ranks"]) == 2 and "cpu" in first["ranks"][0]["series"]
+        nodes = browser.get("jdist/clusters/shared/resources?seconds=60&points=30")["nodes"]
+        ranks = [rank for node in nodes for rank in node["ranks"]]
+        return len(ranks) == 4 and all("cpu" in rank["series"] for rank in ranks)
 
     assert eventually(sampled, LONG)
     found = browser.get("jdist/clusters/shared/resources?seconds=60&points=30")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.ranks import Ranks
+from support.ranks import SOON, Ranks
 
 CHECK = "t = torch.tensor([rank + 1.0])\ndist.all_reduce(t)\n_ = (t.item(), keep)"
 SETUP = """
@@ -85,7 +85,7 @@ def test_collective_that_rank_0_never_enters_is_ended(world: Ranks, name: str) -
         world.ask(rank, "run", IN_COLLECTIVE[name])
     for rank in (1, 2):
         _is_stuck(world, rank)
-    assert world.interrupt() < 3.0
+    assert world.interrupt() < SOON
     for rank in (1, 2):
         kind, text = world.answer(rank, "done")
         assert kind in {"KeyboardInterrupt", "RuntimeError", "DistNetworkError", "DistBackendError"}, text
@@ -101,7 +101,7 @@ def test_python_is_ended_while_peers_wait_for_it(world: Ranks, name: str) -> Non
         world.ask(rank, "run", "dist.all_reduce(torch.ones(4))")
     for rank in range(3):
         _is_stuck(world, rank)
-    assert world.interrupt() < 3.0
+    assert world.interrupt() < SOON
     assert world.answer(0, "done")[0] == "KeyboardInterrupt"
     for rank in (1, 2):  # RuntimeError where another rank's cut was faster than the own signal
         assert world.answer(rank, "done")[0] in {"KeyboardInterrupt", "RuntimeError"}
@@ -114,7 +114,7 @@ def test_without_listeners_the_generation_stays(world: Ranks) -> None:
     _is_stuck(world, 1)
     listeners, world.listeners = world.listeners, set()
     try:
-        assert world.interrupt() < 3.0
+        assert world.interrupt() < SOON
     finally:
         world.listeners = listeners
     assert world.answer(1, "done")[0] == "KeyboardInterrupt"
@@ -129,8 +129,8 @@ def test_a_rank_that_cannot_be_freed_is_reported_by_the_deadline(world: Ranks) -
     world.ask(1, "run", stubborn)
     _is_stuck(world, 1)
     world.ask(1, "halt", (set(), 0.5))
-    came_back, seconds = world.answer(1, "halt", 3)
+    came_back, seconds = world.answer(1, "halt")
     assert not came_back
-    assert 0.4 < seconds < 3.0
+    assert 0.4 < seconds < SOON
     world.side(1, "ns['gate'].set()")
     world.answer(1, "done")

@@ -34,14 +34,14 @@ def test_timers_come_in_time_and_a_pause_delays_them(monkeypatch: pytest.MonkeyP
         await asyncio.sleep(0.3)
         in_time = time.monotonic() - began
         fired = asyncio.Event()
-        loop.call_later(0.3, fired.set)
-        time.sleep(1.0)  # noqa: ASYNC251 — the process is stopped, as it were
+        loop.call_later(1.0, fired.set)
+        time.sleep(1.5)  # noqa: ASYNC251 — the process is stopped, as it were
         assert not fired.is_set()
         await asyncio.sleep(0.1)
-        assert not fired.is_set(), "0.7 s of the second do not count"
-        await asyncio.wait_for(fired.wait(), 5)
+        assert not fired.is_set(), "most of the pause does not count"
+        await asyncio.wait_for(fired.wait(), 60)
         return in_time, time.monotonic() - began
 
     in_time, in_all = awake_loop.run(main())
     assert in_time >= 0.3
-    assert in_all >= 0.3 + 1.0 + 0.2
+    assert in_all >= 0.3 + 1.5 + 0.8

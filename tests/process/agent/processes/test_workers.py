@@ -382,7 +382,8 @@ def test_a_second_request_does_not_wait_for_the_end(play: Play) -> None:
 def test_workers_end_side_by_side_and_who_is_late_is_reported_and_killed(
     play: Play, monkeypatch: pytest.MonkeyPatch, doing: str
 ) -> None:
-    monkeypatch.setattr(module, "_OVERDUE", 0.2)
+    monkeypatch.setattr(module, "_OVERDUE", 1.0)
+    grace = 1.0  # in which one of them is killed, and that is seen
 
     async def scene(bed: Bed) -> None:
         await bed.started(ONE, TWO)
@@ -391,16 +392,16 @@ def test_workers_end_side_by_side_and_who_is_late_is_reported_and_killed(
         try:
             for worker in workers:
                 await worker.be_up()
-            ending = asyncio.ensure_future(bed.workers.end_all(0.2))
-            assert [(await worker.until_asked()).grace for worker in workers] == [0.2] * 2
+            ending = asyncio.ensure_future(bed.workers.end_all(grace))
+            assert [(await worker.until_asked()).grace for worker in workers] == [grace] * 2
             assert not bed.workers.kernels, "they get no cells any more"
             workers[1].say(InterruptHeard(11))
             os.kill(pids[0], signal.SIGKILL)
             if "exit function" in doing:
-                workers[1].say(EndOverdue(11, 1, 0.2, doing))
+                workers[1].say(EndOverdue(11, 1, grace, doing))
             await ending
             overdue = [event for event in bed.listener.events if event[0] == "overdue"]
-            assert overdue == [("overdue", EndOverdue(11, 1, 0.2, doing))]
+            assert overdue == [("overdue", EndOverdue(11, 1, grace, doing))]
             assert all(has_ended(pid) for pid in pids)
         finally:
             for worker in workers:
@@ -618,21 +619,30 @@ def test_one_that_does_not_get_ready_is_ended(play: Play, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
-def test_a_worker_that_does_not_hear_of_an_interrupt_is_interrupted_from_outside(play: Play, is_heard: bool) -> None:
+def test_a_worker_that_does_not_hear_of_an_interrupt_is_interrupted_from_outside(
+    play: Play, is_heard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_module, "_HEARD", 1.0)
+
     async def scene(bed: Bed) -> None:
         bed.starter.code = "import signal, sys; signal.sigwait([signal.SIGINT]) and sys.exit(42)"
-        bed.starter.code = f"import signal; signal.pthread_sigmask(0, [signal.SIGINT])\n{bed.starter.code}"
+        blocking = bed.folder / "blocking.raw.log"
+        block = f"signal.pthread_sigmask(0, [signal.SIGINT]); open({str(blocking)!r}, 'w').close()"
+        bed.starter.code = f"import signal; {block}\n{bed.starter.code}"
         await bed.started(ONE)
         worker = PlayedWorker(bed, 0)
         try:
             await worker.be_up()
+            async with asyncio.timeout(DEADLINE):
+                while not blocking.exists():  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
             began = time.monotonic()
             bed.workers.abort(AbortRun(7, (10,), (), 5.0))
             asked = await worker.until_asked()
             assert began <= asked.at <= time.monotonic()
             if is_heard:
                 worker.say(InterruptHeard(10))
-                await asyncio.sleep(3 * kernel_module._HEARD)
+                await asyncio.sleep(1.5 * kernel_module._HEARD)
                 assert not has_ended(bed.pid(10))
             else:
                 before = len(bed.listener.events)

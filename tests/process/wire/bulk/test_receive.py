@@ -131,7 +131,7 @@ def test_a_put_that_stalls_is_given_up(cluster: str) -> None:
 
 def test_a_get_that_nobody_reads_is_given_up(cluster: str) -> None:
     async def scenario() -> None:
-        async with serving(cluster, stall=0.2) as port:
+        async with serving(cluster, stall=1.0) as port:  # long enough for it to be seen while it stands
             probe = create_probe(cluster)
             segment = Segment.create(cluster, 64 << 20)
             assert port.server.offer("t1", segment.nbytes, probe, segment.path, "c-1")

@@ -41,7 +41,7 @@ def test_it_does_not_spin_while_there_are_no_descriptors(tmp_path: Path, monkeyp
             await asyncio.sleep(0.5)
             assert listener.attempts <= 6
             listener.full = False
-            (await asyncio.wait_for(taken.get(), 5)).close()
+            (await asyncio.wait_for(taken.get(), 30)).close()
         accepting.close()
 
     asyncio.run(main())

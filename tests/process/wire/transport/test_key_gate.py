@@ -16,7 +16,7 @@ from jdist.wire.transport.keys import KeyPair, agent_name
 from jdist.wire.transport.sockets import DialledPort, Frames, KeyGate, Port, bind_tcp, new_context
 
 SERVER, AGENT, GUEST = KeyPair.make(), KeyPair.make(), KeyPair.make()
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Bench:

@@ -17,7 +17,7 @@ from jdist.wire.transport.keys import KeyPair
 from jdist.wire.transport.public_port import MOST_PENDING, ZMTP, PendingConnections, open_public_port
 from jdist.wire.transport.sockets import DialledPort, Frames, KeyGate, bind_tcp, new_context
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 SERVER, FRIEND = KeyPair.make(), KeyPair.make()
 
 
@@ -177,8 +177,8 @@ def test_a_peer_without_a_key_makes_room_and_one_that_has_authenticated_stays() 
             for _, writer in others:
                 writer.write(ZMTP)
             oldest = others[0][0]
-            await oldest.read()
-            assert oldest.at_eof()
+            with contextlib.suppress(ConnectionResetError):  # as it is where its byte has not been read
+                assert await oldest.read() == b""
             near.send([b"second"])
             assert await heard.get() == [b"a-1", b"second"]
             for _, writer in others:

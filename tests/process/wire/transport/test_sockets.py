@@ -17,7 +17,7 @@ import zmq
 from jdist.wire.transport.keys import KeyPair
 from jdist.wire.transport.sockets import DialledPort, Frames, KeyGate, Port, bind_ipc, bind_tcp, dial_ipc, new_context
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 SERVER, FRIEND, STRANGER = KeyPair.make(), KeyPair.make(), KeyPair.make()
 
 
@@ -281,9 +281,9 @@ def test_a_dialled_port_reports_the_handshake_and_the_end() -> None:
         port = bind_tcp(context, "127.0.0.1", server, gate, lambda _: None)
         address = ("127.0.0.1", port.tcp_port)
         near = DialledPort(context, address, server.public, client, "a-1", lambda _: None, heard.put_nowait)
-        changes = [await asyncio.wait_for(heard.get(), 10)]
+        changes = [await asyncio.wait_for(heard.get(), DEADLINE)]
         port.close()
-        changes.append(await asyncio.wait_for(heard.get(), 10))
+        changes.append(await asyncio.wait_for(heard.get(), DEADLINE))
         near.close()
         gate.close()
         await asyncio.to_thread(context.destroy, 0)

@@ -269,7 +269,7 @@ def test_a_class_defined_in_a_cell_travels_by_value() -> None:
     sent = msgspec.msgpack.encode((payload, [bytes(b) for b in buffers]))
     root = Path(objects.__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", code], input=sent, capture_output=True, timeout=60, cwd=root, check=False
+        [sys.executable, "-c", code], input=sent, capture_output=True, timeout=120, cwd=root, check=False
     )
     assert done.stdout.decode().strip() == "[0.0, 2.0, 1998.0]", done.stderr.decode()
 
@@ -282,7 +282,7 @@ def test_importing_it_imports_no_torch() -> None:
     )
     root = Path(objects.__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, cwd=root, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=root, check=True
     )
     assert done.stdout.strip() == "[]"
 

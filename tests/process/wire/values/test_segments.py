@@ -78,7 +78,7 @@ def test_another_process_reads_what_was_filled(cluster: str) -> None:
         )
         command = [sys.executable, "-c", code, segment.path, str(segment.nbytes)]
         env = os.environ | {"PYTHONPATH": str(Path(segments.__file__).parents[3])}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=env, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, check=True)
         segment.unlink()
     assert done.stdout.strip() == "[b'abc', b'', b'defg']"
 

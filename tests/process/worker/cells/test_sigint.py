@@ -29,7 +29,7 @@ class Kernel:
     def send(self, code: str, **options: Any) -> str:
         return self._client.execute(code, stop_on_error=False, **options)
 
-    def reply(self, request: str, timeout: float = 20.0) -> dict[str, Any]:
+    def reply(self, request: str, timeout: float = 60.0) -> dict[str, Any]:
         end = time.monotonic() + timeout
         while True:
             message = self._client.get_shell_msg(timeout=max(0.01, end - time.monotonic()))
@@ -43,7 +43,7 @@ class Kernel:
         reply = self.reply(self.send("", user_expressions={"v": expression}))
         return reply["user_expressions"]["v"]["data"]["text/plain"]
 
-    def printed(self, request: str, text: str, timeout: float = 20.0) -> None:
+    def printed(self, request: str, text: str, timeout: float = 60.0) -> None:
         """Wait until the cell has printed ``text``."""
         end = time.monotonic() + timeout
         seen = ""
@@ -110,7 +110,7 @@ def _interrupt_until_done(kernel: Kernel, request: str) -> dict[str, Any]:
     thread = threading.Thread(target=again)
     thread.start()
     try:
-        return kernel.reply(request, 5)
+        return kernel.reply(request)
     finally:
         done.set()
         thread.join()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jdist.core.errors import LaunchError, UsageError
-from support.ranks import Ranks
+from support.ranks import SOON, Ranks
 
 STUCK = "dist.all_reduce(torch.ones(4))"
 
@@ -41,7 +41,7 @@ def _dirty(world: Ranks) -> None:
         world.ask(rank, "run", STUCK)
     for rank in others:
         world.until(rank, "at.op == 'all_reduce'")
-    assert world.interrupt() < 3.0
+    assert world.interrupt() < SOON
     for rank in others:
         assert world.answer(rank, "done")[0] != "value"
 
@@ -72,7 +72,7 @@ def test_world_by_a_shared_file(pair: Ranks, tmp_path: Path) -> None:
         # A wait of a group made later can be ended, which a wait at a file could not.
         pair.ask(0, "run", "dist.new_group([0, 1])")
         pair.until(0, "at.in_store_wait")
-        assert pair.interrupt() < 3.0
+        assert pair.interrupt() < SOON
         assert pair.answer(0, "done")[0] != "value"
 
 
@@ -89,7 +89,7 @@ def test_absent_rank_is_named(pair: Ranks) -> None:
 def test_rank_that_dies_on_the_way_is_not_waited_for(pair: Ranks) -> None:
     pair.generation = 1
     pair.store.set("gen1/here/1", "1")  # it came, and is never heard of again
-    pair.ask(0, "form", pair.spec(timeout=0.5))
+    pair.ask(0, "form", pair.spec(timeout=3.0))
     with pytest.raises(LaunchError, match="rank 0 could not join the world of 2"):
         pair.answer(0, "form")
     pair.form()
@@ -102,13 +102,13 @@ def test_a_newer_forming_ends_an_older_one(pair: Ranks, came: tuple[str, ...]) -
     for key in came:
         pair.store.set(key, "1")  # rank 1 came, and is never heard of again
     pair.ask(0, "form", pair.spec(timeout=60))
-    pair.store.wait(["gen1/here/0"], timedelta(seconds=10))
+    pair.store.wait(["gen1/here/0"], timedelta(seconds=30))
     pair.generation = 2
     for rank in (0, 1):
         pair.ask(rank, "form", pair.spec())
     with pytest.raises(LaunchError):
-        pair.answer(0, "form", 30)
-    assert [pair.answer(rank, "form", 30).generation for rank in (0, 1)] == [2, 2]
+        pair.answer(0, "form")
+    assert [pair.answer(rank, "form").generation for rank in (0, 1)] == [2, 2]
     assert pair.run("t = torch.ones(1)\ndist.all_reduce(t)\n_ = t.item()") == [2.0, 2.0]
 
 
@@ -171,7 +171,7 @@ def test_ddp_goes_on_training(world: Ranks) -> None:
             world.ask(rank, "run", step)
         for rank in (1, 2, 3):
             world.until(rank, "at.line == 2")
-        assert world.interrupt() < 3.0
+        assert world.interrupt() < SOON
         for rank in (1, 2, 3):
             world.answer(rank, "done")
         assert world.form()[0].notices == ()

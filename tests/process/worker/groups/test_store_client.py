@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from jdist.core.errors import LaunchError
 from jdist.worker.groups.gloo import shut_down
 from jdist.worker.groups.store_client import StoreClient
+from support.ports import free_port
 from support.waits import eventually
 
 HOST = "127.0.0.1"
@@ -63,8 +63,7 @@ def test_disconnecting_ends_the_clients_connection_only(in_thread: InThread) -> 
 
 def test_a_dead_store_holds_up_no_later_one(in_thread: InThread) -> None:
     """A world that is formed while its store dies is given up for the next, which meets at another one."""
-    with socket.create_server((HOST, 0)) as closed:
-        dead = closed.getsockname()[1]
+    dead = free_port()
     client, abandoned = StoreClient(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         earlier = pool.submit(client.get, HOST, dead, abandoned)
@@ -75,7 +74,7 @@ def test_a_dead_store_holds_up_no_later_one(in_thread: InThread) -> None:
             client.disconnect()
             abandoned.set()
             with pytest.raises(LaunchError, match="cannot be reached"):
-                earlier.result(10)
+                earlier.result(60)
             client.get(HOST, store.port, WANTED).set("a", "1")
             assert eventually(lambda: client._spare)
 
@@ -83,8 +82,7 @@ def test_a_dead_store_holds_up_no_later_one(in_thread: InThread) -> None:
 
 
 def test_a_store_that_listens_a_moment_later_is_waited_for(in_thread: InThread) -> None:
-    with socket.create_server((HOST, 0)) as later:
-        port = later.getsockname()[1]
+    port = free_port()
 
     def body() -> None:
         client = StoreClient()
@@ -92,7 +90,7 @@ def test_a_store_that_listens_a_moment_later_is_waited_for(in_thread: InThread) 
             connecting = pool.submit(client.get, HOST, port, WANTED)
             assert eventually(lambda: client.port == port)
             store = dist.TCPStore(HOST, port, is_master=True, wait_for_workers=False)
-            connecting.result(20).set("a", "1")
+            connecting.result(60).set("a", "1")
             assert store.get("a") == b"1"
 
     in_thread(body)

@@ -333,6 +333,8 @@ def test_recent_calls_and_labels(world: Ranks) -> None:
         "other = dist.new_group([0, 1], group_desc='tp')\ndist.all_gather_object([None] * 2, rank, other)\n"
         "dist.send(t, 1 - rank) if rank else dist.recv(t)\ndist.barrier()"
     )
+    for rank in (0, 1):  # gloo's own thread notes the end of a call, perhaps after the call has returned
+        world.comes_to(rank, lambda at: all(g.begun == g.ended for g in at.groups))
     look = world.look(0, recent=3)
     labels = {g.name: g.label for g in look.groups}
     assert sorted(labels.values()) == ["pair", "tp", "world"]

@@ -29,10 +29,10 @@ class Link:
 
 
 def test_the_shortest_round_trip_counts_and_silent_nodes_are_left_out() -> None:
-    found = asyncio.run(read_clocks(Link(0.05, 0.0, 0.05), (0, 1, 2), 1.0, 3))  # type: ignore[arg-type]
+    found = asyncio.run(read_clocks(Link(0.5, 0.0, 0.5), (0, 1, 2), 30.0, 3))  # type: ignore[arg-type]
     assert found.keys() == {0, 1}
     for place, clock in found.items():
-        assert clock.error < 0.02
+        assert clock.error < 0.2
         assert abs(clock.offset - 3600 * place) <= clock.error
 
 

@@ -27,7 +27,7 @@ from jdist.worker.metrics import MetricBuffer
 
 AT = StackFrame("train_step", "", 8, "loss.backward()", 12)
 CHECK = StackFrame("<cell>", "", 4, "if torch.isnan(loss): breakpoint()", 12)
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 class Screen:

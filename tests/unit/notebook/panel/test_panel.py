@@ -10,7 +10,7 @@ import pytest
 from jdist.notebook import panel
 from jdist.notebook.panel import Panel
 
-BOTH = 5.0  # Seconds for both threads to end.
+BOTH = 60.0  # Seconds for both threads to end.
 OVERLAP = 0.3  # Seconds for which the first waits for the second to pass it.
 
 
