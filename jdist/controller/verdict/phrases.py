@@ -39,16 +39,14 @@ def join(responsible: Sequence[int], kind: ActivityKind) -> Remedy:
 
 def mismatch(found: Mismatch, group: str, *, has_passed: bool) -> Phrases:
     """Ranks of a group in different calls; ``has_passed``: none of them was blocked."""
-    if found.what == "operation":
-        reason = (
-            f"the ranks of group {group} {'were' if has_passed else 'are'} in different collectives at #{found.number}"
-        )
-    else:
-        differs = "differed" if has_passed else "differs"
-        call = f"{found.parties[0][1].op} #{found.number} of group {group}"
-        reason = f"{call} {differs} between ranks in {found.what}"
     details = tuple(f"{describe_ranks(ranks, 'calls')} {_describe(call)}" for ranks, call in found.parties)
-    return f"{reason}: the result is wrong" if has_passed else reason, details
+    if found.what == "operation":
+        ranks, at = f"the ranks of group {group}", f"in different collectives at #{found.number}"
+        return f"{ranks} were {at}: the result is wrong" if has_passed else f"{ranks} are {at}", details
+    call, what = f"{found.parties[0][1].op} #{found.number} of group {group}", found.what
+    if has_passed:
+        return f"{call} differed between ranks in {what}: the result is wrong", details
+    return f"{call} differs between ranks in {what}", details
 
 
 def unlike_digests(parties: Sequence[Sequence[int]], responsible: Sequence[int], group: str) -> str:
@@ -189,7 +187,7 @@ def wait_for_paused(paused: Sequence[int], waiting: Sequence[int], ranks: Ranks)
 
 
 def still_busy(busy: Sequence[int]) -> str:
-    """Ranks that have not finished in time, and wait for nobody."""
+    """Ranks that have not finished in time, and wait for no other rank."""
     return f"{describe_ranks(busy, 'is')} still busy"
 
 

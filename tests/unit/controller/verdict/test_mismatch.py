@@ -60,7 +60,7 @@ def test_the_words_say_whether_it_blocks_or_has_passed() -> None:
     passed = decide_on_mismatch(7, found, "all_reduce", "world", has_passed=True)
     assert passed.reason == "all_reduce #12 of group world differed between ranks in reduction: the result is wrong"
     assert (passed.is_certain, passed.remedies, passed.details) == (False, (), blocking.details)
-    assert passed.details[1] == "rank 2 calls all_reduce [4] op=MAX"
+    assert passed.details[1] == "rank 2 calls all_reduce [4] float32 op=MAX"
     other = Mismatch(12, "operation", PARTIES)
     assert (
         decide_on_mismatch(7, other, "x", "world").reason
