@@ -1,7 +1,7 @@
 """Tests in this folder use what jdist did not write: schedulers, browsers, hosts, a Hub. Each may fail once.
 
 A failed test is run once more, since a scheduler or a browser has faults of its own. Every such case is printed at the
-end of the run with its first failure, so that none is forgotten.
+end of the run with its first failure, so that none is forgotten. More than two in one run are no accident: it fails.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+MOST_RERUNS = 2
 _first_failures: list[pytest.TestReport] = []
 
 
@@ -25,10 +26,16 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _first_failures.append(report)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if len(_first_failures) > MOST_RERUNS and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not _first_failures:
         return
-    terminalreporter.section(f"{len(_first_failures)} tests were run a second time; their first failures", sep="=")
+    reruns = f"{len(_first_failures)} tests were run a second time (a run with more than {MOST_RERUNS} fails)"
+    terminalreporter.section(f"{reruns}; their first failures", sep="=")
     for report in _first_failures:
         terminalreporter.section(f"{report.nodeid} ({report.when})", sep="_")
         terminalreporter.write_line(report.longreprtext)

@@ -1,4 +1,4 @@
-"""Sixty faults of a fixed seed on one cluster; ``soak.py`` runs as many as asked."""
+"""Faults of a fixed seed on one cluster; ``soak.py`` runs as many as asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import jdist
 from support.soak import soak
 
-FAULTS = 60
+FAULTS = 24
 SEED = 1
 
 
