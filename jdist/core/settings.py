@@ -6,7 +6,7 @@ oldest, which it requires at least, and the newest.
 The controller's spec is `StartController` in `jdist.wire.transport.keys`, because a charter with keys belongs to it.
 """
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from msgspec import Struct
 from msgspec.structs import fields
@@ -65,7 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Option(Struct, frozen=True):
-    """How a command line shows an option of a start: its help, and the words with which it is given."""
+    """How a command line shows an option of a start or a cell: its help, and the words with which it is given."""
 
     help: str  # Empty: it is no option of a command line.
     short: str = ""  # Another way to write it, such as ``-n``.
@@ -108,8 +108,8 @@ class StartOptions(Struct, frozen=True):
     fork: Annotated[bool, Option("start workers as fresh interpreters")] = True
 
 
-class StartOption(Struct, frozen=True):
-    """An option of a start as a field of :class:`StartOptions` declares it."""
+class DeclaredOption(Struct, frozen=True):
+    """An option as a field of a Struct declares it."""
 
     name: str
     type: Any
@@ -117,10 +117,10 @@ class StartOption(Struct, frozen=True):
     default: Any
 
 
-def declared_options() -> tuple[StartOption, ...]:
-    """All options of a start, in the order of their help."""
-    declared = ((f, *get_args(f.type)) for f in fields(StartOptions))
-    return tuple(StartOption(f.name, kind, about, f.default) for f, kind, about in declared)
+def declared_options(struct: type[Struct] = StartOptions) -> tuple[DeclaredOption, ...]:
+    """The options that a Struct declares among its fields, in the order of their help."""
+    declared = ((f, get_args(f.type)) for f in fields(struct) if get_origin(f.type) is Annotated)
+    return tuple(DeclaredOption(f.name, kind, about, f.default) for f, (kind, about) in declared)
 
 
 REFORM_TIMEOUT = 180.0  # Time for a request that re-forms the world: the sum of all deadlines on the way.

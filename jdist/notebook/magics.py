@@ -11,6 +11,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, needs_loca
 from IPython.utils.text import DollarFormatter
 
 from jdist.core.errors import UsageError
+from jdist.core.messages.runs import CellSpec
+from jdist.core.settings import declared_options
 from jdist.notebook import verbs
 from jdist.notebook.cluster_comm import ClusterComm
 from jdist.notebook.completion import RankCompleter, code_start, ranks_part
@@ -71,9 +73,9 @@ class DistMagics(Magics):
         profile = diagnosis.options_of(o, len(ranks))
         can_ask = len(ranks) == 1 and not o.background
         frames = s.frames_of(ranks)
-        options = {"allow_stdin": can_ask, "is_setup": o.setup, "holds": o.hold, "in_failure": bool(s.debugged)}
-        options |= {"profile": profile, "first_line": _first_line(self._shell, cell)}
-        run = cluster.submit(cell, ranks, timeout=o.timeout, **options)
+        options = {option.name: getattr(o, option.name) for option in declared_options(CellSpec)}
+        options |= {"allow_stdin": can_ask, "in_failure": bool(s.debugged), "profile": profile}
+        run = cluster.submit(cell, ranks, first_line=_first_line(self._shell, cell), **options)
         count = getattr(self._shell, "execution_count", None)
         cluster.history.entitle(run.number, f"In [{count}]: %%dist {line}".rstrip())
         s.last_run = run

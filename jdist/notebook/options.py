@@ -9,9 +9,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from jdist.client.variables.variables import split_outside
 from jdist.core.errors import UsageError
+from jdist.core.messages.runs import CellSpec
 from jdist.core.profile import parse_schedule
 from jdist.core.quantities import ArgumentParser, expression, parse_count, parse_duration
-from jdist.core.settings import StartOption, StartOptions, declared_options
+from jdist.core.settings import DeclaredOption, StartOptions, declared_options
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.text.remedy_text import typed
 
@@ -57,13 +58,12 @@ def cell_parser() -> ArgumentParser:
     """``%%dist``."""
     p = ArgumentParser("%%dist", "Run this cell on the ranks of the cluster.")
     p.add_ranks()
-    p.add_argument("-t", "--timeout", type=parse_duration, help="seconds (20s, 5m) until every rank is interrupted")
+    for option in declared_options(CellSpec):
+        _add_option(p, option, option.about.word)
     p.add_argument("-o", "--out", metavar="NAME", help="bind the CellRun to this name in the notebook")
     pull = "pull these variables at the end, as {rank: value}"
     p.add_argument("-p", "--pull", type=expression, metavar="NAME[,NAME]", help=pull)
     p.add_argument("-b", "--background", action="store_true", help="return immediately; output continues in this cell")
-    p.add_argument("--hold", action="store_true", help="pause a rank that fails where it failed; nothing is torn down")
-    p.add_argument("--setup", action="store_true", help="remember the cell and run it again on fresh ranks")
     p.add_argument("--local", action="store_true", help="run it in the notebook too")
     p.add_argument("--lead", type=int, metavar="K", help="show rank K's output; a click shows the others'")
     profile = "run it under torch.profiler, and show who waited for whom; with FILE, write a Chrome trace"
@@ -86,20 +86,23 @@ def add_start_options(p: ArgumentParser, wait: str = "--timeout") -> None:
     """The options of ``%dist start``; ``wait`` is the name of the one that limits how long a start waits."""
     for option in declared_options():
         if option.about.help:
-            _add_start_option(p, option, wait if option.name == "timeout" else option.about.word)
+            _add_option(p, option, wait if option.name == "timeout" else option.about.word)
         if option.name == "hosts":
             hosts = "file with a line `host slots=N` for each host, as for OpenMPI"
             p.add_argument("--hostfile", metavar="F", help=hosts)
 
 
-def _add_start_option(p: ArgumentParser, option: StartOption, word: str) -> None:
-    """Add an option of a start; ``word`` is how it is written, if not as its name."""
+def _add_option(p: ArgumentParser, option: DeclaredOption, word: str) -> None:
+    """Add a declared option; ``word`` is how it is written, if not as its name."""
     plain = option.name.replace("_", "-")
+    own: dict[str, Any]
     about, kinds = option.about, [get_origin(kind) or kind for kind in (option.type, *get_args(option.type))]
     if option.type is bool:
-        p.add_argument(f"--no-{plain}", dest=option.name, action="store_false", help=about.help)
+        own = {"dest": option.name, "help": about.help}
+        own["action"] = "store_false" if option.default else "store_true"
+        p.add_argument(word or (f"--no-{plain}" if option.default else f"--{plain}"), **own)
         return
-    own: dict[str, Any] = {"default": option.default, "metavar": about.metavar, "help": about.help}
+    own = {"default": option.default, "metavar": about.metavar, "help": about.help}
     if about.word:
         own["dest"] = option.name
     if dict in kinds:

@@ -1,6 +1,6 @@
 """Runs: a cell from its submission to its output and each rank's outcome, and its record for later clients."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
 
@@ -11,6 +11,7 @@ from jdist.core.messages.status import Notice
 from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 from jdist.core.profile import ProfileOptions
+from jdist.core.settings import Option
 
 
 class RankDone(Message, frozen=True):
@@ -37,14 +38,18 @@ class InputRequest(Message, frozen=True):
 
 
 class CellSpec(Struct, frozen=True, omit_defaults=True):
-    """A cell and how it is to be run, from the client to the workers."""
+    """A cell and how it is to be run, from the client to the workers. Its options are declared here for the front end."""
 
     code: str
-    timeout: float | None = None  # Seconds from its start.
+    timeout: Annotated[
+        float | None, Option("seconds (20s, 5m) until every rank is interrupted", short="-t", metavar="TIMEOUT")
+    ] = None
     allow_stdin: bool = False
-    is_setup: bool = False  # Run again on each fresh rank.
+    is_setup: Annotated[bool, Option("remember the cell and run it again on fresh ranks", word="--setup")] = False
     is_internal: bool = False  # A cell of jdist's own: not counted in `Out`, not stored in history.
-    holds: bool = False  # A failure pauses the rank where it happened, and ends nothing.
+    holds: Annotated[bool, Option("pause a rank that fails where it failed; nothing is torn down", word="--hold")] = (
+        False
+    )
     in_failure: bool = False  # On ranks whose last cell failed, run it in the frame that failed.
     profile: ProfileOptions | None = None  # Run it under torch.profiler.
     first_line: int = 1  # The number that the code's first line has where the user reads it.

@@ -8,7 +8,7 @@ import pytest
 
 from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import make_settings
-from jdist.core.settings import Settings, StartOption, declared_options
+from jdist.core.settings import DeclaredOption, Settings, declared_options
 from jdist.notebook.options import start_options, start_parser
 
 OF_CALLERS = {"keep", "kind", "on_progress", "limits"}  # What a program says of the start, and not of the cluster.
@@ -23,7 +23,7 @@ def test_the_signature_has_each_option_with_its_default() -> None:
 
 
 @pytest.mark.parametrize("option", declared_options(), ids=lambda o: o.name)
-def test_an_option_becomes_a_setting(option: StartOption) -> None:
+def test_an_option_becomes_a_setting(option: DeclaredOption) -> None:
     assert option.name in {*Settings.__struct_fields__, *OF_STARTS}
     assert bool(option.about.help) == (option.name != "launcher_args")
 

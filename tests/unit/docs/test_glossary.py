@@ -21,7 +21,7 @@ PLAIN = set(
     re.findall(
         r"\w+",
         """
-    chart feature histogram kept lack logged metric private metrics silence publish publisher series sink
+    chart declared feature histogram kept lack logged metric private metrics silence publish publisher series sink
     cgroup cgroups drilled hook hooks numbers set sets sorted unpickler drills fault faults not trials tried unmet
     interval intervals keeper many mark metadata next scopes shares
     breakpoint debugger followed inner kind mortem operator pause paused pausing post profile profiler reason resume

@@ -57,7 +57,7 @@ def cell(line: str) -> Any:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("", {"ranks": None, "group": None, "timeout": None, "background": False, "setup": False, "lead": None}),
+        ("", {"ranks": None, "group": None, "timeout": None, "background": False, "is_setup": False, "lead": None}),
         ("-r 0-3,7", {"ranks": "0-3,7"}),
         ("--ranks=node=1", {"ranks": "node=1"}),
         ("-r node=1,dp=0", {"ranks": "node=1,dp=0"}),
@@ -70,7 +70,7 @@ def cell(line: str) -> Any:
         ("-t20s", {"timeout": 20.0}),
         ("--timeout .5", {"timeout": 0.5}),
         ("-o run1 -p 'a, b[0]'", {"out": "run1", "pull": "a, b[0]"}),
-        ("--setup --local --lead 2", {"setup": True, "local": True, "lead": 2}),
+        ("--setup --local --lead 2", {"is_setup": True, "local": True, "lead": 2}),
     ],
 )
 def test_a_cells_options(line: str, expected: dict[str, object]) -> None:

@@ -67,6 +67,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if kind in leaves:
         return leaves[kind]
     args = get_args(kind)
+    if hasattr(kind, "__metadata__"):  # it is Annotated
+        return values(args[0])
     origin = getattr(kind, "__origin__", None)
     if isinstance(kind, types.UnionType) or str(origin) == "typing.Union":
         return st.one_of([values(a) for a in args])
