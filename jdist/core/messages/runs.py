@@ -38,7 +38,7 @@ class InputRequest(Message, frozen=True):
 
 
 class CellSpec(Struct, frozen=True, omit_defaults=True):
-    """A cell and how it is to be run, from the client to the workers. Its options are declared here for the front end."""
+    """A cell and how it is to be run, from the client to the workers; the front end derives its options from it."""
 
     code: str
     timeout: Annotated[
