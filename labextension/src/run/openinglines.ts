@@ -3,7 +3,7 @@
 import { IRenderMimeRegistry, renderText } from '@jupyterlab/rendermime';
 import { Widget } from '@lumino/widgets';
 
-import { IAlike } from './model';
+import { IVariantSegment } from '../generated/server';
 import { linesByRank } from './segments';
 
 /** Stays open, and keeps the focus, while the lines change. */
@@ -15,7 +15,7 @@ export class OpeningLines extends Widget {
     this.node.addEventListener('toggle', () => this._draw());
   }
 
-  show_(segment: IAlike): void {
+  show_(segment: IVariantSegment): void {
     this._segment = segment;
     if (this._summary.textContent !== segment.text) {
       this._summary.textContent = segment.text;
@@ -43,6 +43,6 @@ export class OpeningLines extends Widget {
 
   private _summary = document.createElement('summary');
   private _lines = document.createElement('div');
-  private _segment: IAlike | undefined;
+  private _segment: IVariantSegment | undefined;
   private _drawn = '';
 }

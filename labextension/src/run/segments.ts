@@ -1,11 +1,12 @@
 /** What is shown of the segments of a run's output. */
 
 import { includesRank } from '../format';
-import { htmlOf, IAlike, RankChoice, Segment } from './model';
+import { IVariantSegment } from '../generated/server';
+import { RankChoice, Segment } from './model';
 
-/** The HTML that pieces refer to, and whether the notebook is trusted. */
+/** The marked pieces of the HTML, and whether the notebook is trusted. */
 export interface ISource {
-  html: unknown;
+  pieces: string[];
   trusted: boolean;
 }
 
@@ -21,13 +22,18 @@ export function segmentsFor(segment: Segment, choice: RankChoice): Segment[] {
   return !segment.ranks || includesRank(segment.ranks, choice) ? [segment] : [];
 }
 
+/** The piece of the HTML; empty if there is none. */
+export function htmlOf({ pieces }: ISource, piece: number | undefined): string {
+  return pieces.find((_, number) => number === piece) ?? '';
+}
+
 /** Whether the segment is one line for the lines of more than `maxLines` ranks, which it opens to show. */
-export function opens(segment: Segment, maxLines: number): segment is IAlike {
+export function opens(segment: Segment, maxLines: number): segment is IVariantSegment {
   return segment.kind === 'alike' && segment.texts.length > maxLines;
 }
 
 /** The lines of each rank of such a segment, with the rank before each. */
-export function linesByRank({ texts }: IAlike): string {
+export function linesByRank({ texts }: IVariantSegment): string {
   const width = Math.max(...texts.map(({ ranks }) => ranks.length)) + 2;
   return texts.map(({ ranks, text }) => text.replace(/^/gm, `${`[${ranks}]`.padEnd(width)} `)).join('\n');
 }
@@ -41,9 +47,7 @@ export function keyOf(segment: Segment, choice: RankChoice, source: ISource, max
   if (segment.kind !== 'shown') {
     return kind + JSON.stringify(segment);
   }
-  return [kind, source.trusted, JSON.stringify({ ...segment, piece: null }), htmlOf(source.html, segment.piece)].join(
-    '\0'
-  );
+  return [kind, source.trusted, JSON.stringify({ ...segment, piece: null }), htmlOf(source, segment.piece)].join('\0');
 }
 
 /** All ranks of a segment, as a user writes them. */

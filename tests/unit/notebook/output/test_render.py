@@ -15,7 +15,7 @@ from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.table import Table
 from jdist.core.topology import Topology
-from jdist.notebook.output.body import IMAGES_LIMIT
+from jdist.notebook.output.content import IMAGES_LIMIT
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.run_view import RunView
