@@ -1,9 +1,10 @@
 import { describe, expect, it } from 'vitest';
 
-import { IRemedy, IRunJson, IVariantSegment } from '../src/generated/server';
+import { IRemedy, IRunJson } from '../src/generated/server';
 import { labelOf, stepOf } from '../src/remedy';
 import { doneCount, failedFirst, partsOf, piecesOf, RankChoice, Segment } from '../src/run/model';
 import {
+  DifferingLines,
   htmlOf,
   ISource,
   isStderr,
@@ -96,7 +97,7 @@ describe('the pieces of the HTML', () => {
 describe('the segments', () => {
   const text: Segment = { kind: 'text', ranks: '0-1', text: 'a\nb' };
   const alike: Segment = {
-    kind: 'alike',
+    kind: 'text',
     ranks: '0-2',
     text: 'loss 1 | 2\nend',
     stderr: true,
@@ -131,7 +132,7 @@ describe('the segments', () => {
 
   it('of bars of many ranks are one that is changed in its place', () => {
     const texts = Array.from({ length: 9 }, (_, i) => ({ ranks: `${i}`, text: `${i} %\nb ${i}` }));
-    const bars: IVariantSegment = { kind: 'alike', ranks: '0-8', text: '0-8 %\nb', texts };
+    const bars: DifferingLines = { kind: 'text', ranks: '0-8', text: '0-8 %\nb', texts };
     expect([opens(bars, 8), opens(alike, 8), opens(text, 8)]).toEqual([true, false, false]);
     expect([opens(bars, 9), opens(alike, 1)]).toEqual([false, true]);
     expect(keyWithin(bars, 'all', source, 9)).not.toBe(keyOf(bars, 'all', source)); // drawn again

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from jdist.core.outcome import RichOutput, SkippedLines
 from jdist.core.ranks import ranks_by
-from jdist.notebook.output.content import Content, Contents, Displayed, TextSegment, VariantSegment, unfolded
+from jdist.notebook.output.content import Content, Contents, Displayed, TextSegment, unfolded
 from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import markup
 from jdist.notebook.text.markup import left_out, size
@@ -72,8 +72,8 @@ def html_body(blocks: Sequence[Block], contents: Contents, limit: int) -> str:
 
 def _chunk(content: Content, count: int) -> _Chunk:
     """The content as HTML; ``count`` is the number of different ones in its place."""
-    lead, is_stderr = prefix(content.ranks), isinstance(content, TextSegment | VariantSegment) and content.stderr
-    if isinstance(content, VariantSegment) and content.opens:
+    lead, is_stderr = prefix(content.ranks), isinstance(content, TextSegment) and content.stderr
+    if isinstance(content, TextSegment) and content.opens:
         opening = _opening(lead, content, count)
         return _Chunk(opening, size(opening))
     if isinstance(content, Displayed) and content.markup:
@@ -84,7 +84,7 @@ def _chunk(content: Content, count: int) -> _Chunk:
     return _Chunk(line, size(line) + 1, content.text.count("\n") + 1)
 
 
-def _opening(lead: str, lines: VariantSegment, count: int) -> str:
+def _opening(lead: str, lines: TextSegment, count: int) -> str:
     """Lines of many ranks as one, which opens to show them by rank."""
     note = markup.muted(f"the {len(lines.texts)} slowest of {count}") if len(lines.texts) < count else ""
     width = max(len(prefix(each.ranks)) for each in lines.texts)

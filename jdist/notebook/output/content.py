@@ -31,32 +31,24 @@ class _Segment(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """What ranks wrote at one place. ``ranks`` are ``0-3,7``."""
 
 
+class RankText(Struct, frozen=True, forbid_unknown_fields=True):
+    """The lines of some of the ranks of a :class:`TextSegment`."""
+
+    ranks: str
+    text: str
+
+
 class TextSegment(_Segment, frozen=True, tag="text"):
-    """Lines that these ranks wrote, equal on all of them, with ANSI colours."""
+    """Lines that these ranks wrote, with ANSI colours.
 
-    ranks: str
-    text: str
-    stderr: bool = False
-
-
-class VariantText(Struct, frozen=True, forbid_unknown_fields=True):
-    """The lines of some of the ranks of a :class:`VariantSegment`."""
-
-    ranks: str
-    text: str
-
-
-class VariantSegment(_Segment, frozen=True, tag="alike"):
-    """Lines that differ in a number: ``text`` has those of all ``ranks``, ``loss 0.1 | 0.2``; ``texts`` are their own.
-    Line n of ``text`` stands for line n of all ``texts``.
-
-    The numbers of up to eight ranks stand in the order of the ranks, so it can be told whose each is. Those of more
-    are a range, which opens to show them by rank.
+    If they differ in a number, ``text`` has those of all, ``loss 0.1 | 0.2``, and ``texts`` are the ranks' own: line n
+    of ``text`` stands for line n of each of these. The numbers of up to eight ranks stand in the order of the ranks, so
+    it can be told whose each is. Those of more are a range, which opens to show them by rank.
     """
 
     ranks: str
     text: str
-    texts: list[VariantText]  # Of the progress bars of very many ranks, the slowest.
+    texts: list[RankText] = []  # Of the progress bars of very many ranks, the slowest.
     stderr: bool = False
 
     @property
@@ -82,7 +74,7 @@ class Displayed(Struct, frozen=True):
     is_picture: bool = False
 
 
-Content = TextSegment | VariantSegment | GapSegment | Displayed
+Content = TextSegment | GapSegment | Displayed
 
 
 class Contents:
@@ -133,12 +125,11 @@ def text_of(part: BlockPart) -> str:
 # ---------------------------------------------------------------- lines
 
 
-def _lines(block: Block, is_stderr: bool) -> Iterator[Content]:
-    texts = [VariantText(written(part.ranks), cut(text_of(part), _LONGEST_LINE)) for part in _by_rank(block)]
+def _lines(block: Block, is_stderr: bool) -> list[TextSegment]:
+    texts = [RankText(written(part.ranks), cut(text_of(part), _LONGEST_LINE)) for part in _by_rank(block)]
     if (line := _one_line(block)) is not None:
-        yield VariantSegment(written(block.ranks), line, texts, is_stderr)
-    else:
-        yield from (TextSegment(each.ranks, each.text, is_stderr) for each in texts)
+        return [TextSegment(written(block.ranks), line, texts, is_stderr)]
+    return [TextSegment(each.ranks, each.text, stderr=is_stderr) for each in texts]
 
 
 def _one_line(block: Block) -> str | None:

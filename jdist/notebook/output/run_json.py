@@ -20,15 +20,7 @@ from jdist.core.observation import PauseReason
 from jdist.core.outcome import RichOutput
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.output.body import fit
-from jdist.notebook.output.content import (
-    Contents,
-    Displayed,
-    GapSegment,
-    TextSegment,
-    VariantSegment,
-    VariantText,
-    written,
-)
+from jdist.notebook.output.content import Contents, Displayed, GapSegment, RankText, TextSegment, written
 from jdist.notebook.output.run_view import Failure, RunView
 from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import markup
@@ -70,7 +62,7 @@ class DisplaySegment(_Record, frozen=True, tag="shown", tag_field="kind"):
     is_result: bool = False
 
 
-Segment = TextSegment | VariantSegment | DisplaySegment | GapSegment
+Segment = TextSegment | DisplaySegment | GapSegment
 
 
 class FailureJson(_Record, frozen=True):
@@ -134,7 +126,7 @@ class RunJson(_Record, frozen=True):
 
 # ---------------------------------------------------------------- how it is made
 
-_Writers = tuple[bool, list[str], bool] | None
+_Writers = tuple[bool, str, list[str]] | None
 
 
 def run_json(view: RunView, contents: Contents, html: str, tracebacks: Sequence[str], limit: int) -> dict[str, Any]:
@@ -240,26 +232,20 @@ def _segments(blocks: Sequence[Block], contents: Contents, limit: int, pieces: M
 def _joined(found: Iterable[Segment]) -> Iterator[Segment]:
     """The segments, with neighbouring lines of the same ranks and stream in one of them."""
     for writers, group in itertools.groupby(found, key=_writers):
-        some = list(group)
         if writers is None:
-            yield from some
+            yield from group
             continue
-        lines = [each for each in some if isinstance(each, TextSegment | VariantSegment)]
-        text = "\n".join(each.text for each in lines)
-        columns = zip(*(each.texts for each in lines if isinstance(each, VariantSegment)), strict=True)
-        texts = [VariantText(column[0].ranks, "\n".join(each.text for each in column)) for column in columns]
-        ranks, is_stderr = lines[0].ranks, lines[0].stderr
-        yield VariantSegment(ranks, text, texts, is_stderr) if texts else TextSegment(ranks, text, is_stderr)
+        lines = [each for each in group if isinstance(each, TextSegment)]
+        columns = zip(*(each.texts for each in lines), strict=True)
+        texts = [RankText(column[0].ranks, "\n".join(each.text for each in column)) for column in columns]
+        yield TextSegment(lines[0].ranks, "\n".join(each.text for each in lines), texts, lines[0].stderr)
 
 
 def _writers(segment: Segment) -> _Writers:
-    """To which stream lines were written and by whom; None for anything else."""
-    match segment:
-        case TextSegment():
-            return segment.stderr, [segment.ranks], False
-        case VariantSegment():
-            return segment.stderr, [each.ranks for each in segment.texts], True
-    return None
+    """Who wrote lines, and to which stream; None for anything else."""
+    if not isinstance(segment, TextSegment):
+        return None
+    return segment.stderr, segment.ranks, [each.ranks for each in segment.texts]
 
 
 def _display(shown: Displayed, figures: Mapping[int, dict[str, Any]], pieces: Mapping[str, int]) -> DisplaySegment:
@@ -301,12 +287,10 @@ def _left_out(item: RichOutput) -> str:
 
 def _texts(segment: Segment) -> list[Any]:
     """What the segment counts for; figures have a limit of their own."""
-    match segment:
-        case DisplaySegment():
-            return [{mime: text for mime, text in (segment.data or {}).items() if not mime.endswith("json")}]
-        case VariantSegment():
-            return [segment.text, *(each.text for each in segment.texts)]
-    return [segment.text]
+    if isinstance(segment, DisplaySegment):
+        return [{mime: text for mime, text in (segment.data or {}).items() if not mime.endswith("json")}]
+    own = segment.texts if isinstance(segment, TextSegment) else ()
+    return [segment.text, *(each.text for each in own)]
 
 
 def _length(value: Any) -> int:

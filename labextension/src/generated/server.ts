@@ -102,7 +102,7 @@ export interface IRunJson {
   state: 'done' | 'running' | 'waiting';
   seconds: number;
   ranks: IRankStates[];
-  segments?: (ITextSegment | IVariantSegment | IDisplaySegment | IGapSegment)[];
+  segments?: (ITextSegment | IDisplaySegment | IGapSegment)[];
   /** The first cause first, echoes last. */
   failures?: IFailureJson[];
   /** The number of distinct failures that are left out. */
@@ -266,27 +266,19 @@ export interface IRankStates {
   seconds?: number;
 }
 
-/** Lines that these ranks wrote, equal on all of them, with ANSI colours. */
+/**
+ * Lines that these ranks wrote, with ANSI colours.
+ *
+ * If they differ in a number, `text` has those of all, `loss 0.1 | 0.2`, and `texts` are the ranks' own: line n
+ * of `text` stands for line n of each of these. The numbers of up to eight ranks stand in the order of the ranks, so
+ * it can be told whose each is. Those of more are a range, which opens to show them by rank.
+ */
 export interface ITextSegment {
   kind: 'text';
   ranks: string;
   text: string;
-  stderr?: boolean;
-}
-
-/**
- * Lines that differ in a number: `text` has those of all `ranks`, `loss 0.1 | 0.2`; `texts` are their own.
- * Line n of `text` stands for line n of all `texts`.
- *
- * The numbers of up to eight ranks stand in the order of the ranks, so it can be told whose each is. Those of more
- * are a range, which opens to show them by rank.
- */
-export interface IVariantSegment {
-  kind: 'alike';
-  ranks: string;
-  text: string;
   /** Of the progress bars of very many ranks, the slowest. */
-  texts: IVariantText[];
+  texts?: IRankText[];
   stderr?: boolean;
 }
 
@@ -506,8 +498,8 @@ export interface ILauncherOption {
   pattern: string;
 }
 
-/** The lines of some of the ranks of a `VariantSegment`. */
-export interface IVariantText {
+/** The lines of some of the ranks of a `TextSegment`. */
+export interface IRankText {
   ranks: string;
   text: string;
 }

@@ -52,7 +52,7 @@ export class SegmentList extends Panel {
     widget.addClass('jdist-RunSegment');
     const who = ranksIn(segment);
     if (choice === 'all' && who) {
-      const isWhole = segment.kind === 'alike' && !opens(segment, this._maxLines); // it tells whose each number is
+      const isWhole = segment.kind === 'text' && !!segment.texts && !opens(segment, this._maxLines); // it tells whose each number is
       widget.addWidget(this._gutter(who, isStderr(segment), isWhole));
     }
     widget.addWidget(this._content(segment, source));
@@ -86,7 +86,6 @@ export class SegmentList extends Panel {
   private _content(segment: Segment, source: ISource): Widget {
     switch (segment.kind) {
       case 'text':
-      case 'alike':
         if (opens(segment, this._maxLines)) {
           return new OpeningLines(this._rendermime);
         }

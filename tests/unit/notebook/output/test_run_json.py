@@ -21,7 +21,7 @@ from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind, OutputLine
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
 from jdist.notebook.output.render import render
-from jdist.notebook.output.run_json import MIME, RunJson, TextSegment, VariantSegment
+from jdist.notebook.output.run_json import MIME, RunJson, TextSegment
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import weight
 from jdist.notebook.output.transcript import Transcript
@@ -79,7 +79,7 @@ def test_lines_that_differ_in_numbers_keep_each_ranks_own() -> None:
             transcript.feed(Text((rank,), "stdout", f"step {step} loss 0.{rank // 2}\n"))
     texts = [{"ranks": f"{r}-{r + 1}", "text": f"step 0 loss 0.{r // 2}\nstep 1 loss 0.{r // 2}"} for r in (0, 2)]
     text = "\n".join(f"step {step} loss 0.0 | 0.0 | 0.1 | 0.1" for step in range(2))
-    assert structure(transcript)["segments"] == [{"kind": "alike", "ranks": "0-3", "text": text, "texts": texts}]
+    assert structure(transcript)["segments"] == [{"kind": "text", "ranks": "0-3", "text": text, "texts": texts}]
 
 
 def test_lines_that_differ_in_two_numbers_or_hold_a_value_stand_by_rank_in_every_form() -> None:
@@ -249,8 +249,8 @@ def test_no_rank_loses_a_line_whatever_it_writes(steps: list[tuple[int, str, boo
     found = msgspec.convert(bundle(transcript, lead=lead, state="running")[MIME], RunJson)
     said: dict[int, list[str]] = {rank: [] for rank in RANKS}
     for segment in found.segments:
-        assert isinstance(segment, TextSegment | VariantSegment)
-        for each in [segment] if isinstance(segment, TextSegment) else segment.texts:
+        assert isinstance(segment, TextSegment)
+        for each in segment.texts or [segment]:
             for rank in RankSet.parse(each.ranks, Topology((4,), ("host",))):
                 said[rank] += each.text.split("\n")
     for rank in RANKS:
