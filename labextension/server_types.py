@@ -19,6 +19,7 @@ import msgspec.inspect as m
 from jdist.client.variables.table import Comparison
 from jdist.core import errors, observation
 from jdist.core.messages.nodes import Quantity
+from jdist.notebook.output.run_json import RunJson
 from jdist.server import snapshots as s
 from jdist.server.cluster_list import ClusterEvent
 
@@ -27,7 +28,7 @@ FILE = HERE / "src" / "generated" / "server.ts"
 HEAD = "/** What the server sends, as the Structs of jdist say it; written by: make types */\n"
 SENT = (
     *(ClusterEvent, s.ResourcesSnapshot, s.VariablesSnapshot, s.StacksSnapshot, s.ConsoleCommands, s.LaunchOptions),
-    s.AddingOptions,
+    *(s.AddingOptions, RunJson),
 )
 # Kinds that have a name of their own.
 NAMES = {"Action": errors.Action, "Comparison": Comparison, "Quantity": Quantity}
@@ -56,12 +57,13 @@ class Writer:
     def _interface(self, struct: m.StructType) -> str:
         comments = dict(_FIELD.findall(inspect.getsource(struct.cls)))
         omits = struct.cls.__struct_config__.omit_defaults
-        fields = []
+        fields = [f"{struct.tag_field}: {struct.tag!r};\n"] if struct.tag_field else []
         for field in struct.fields:
             is_unset = field.default is field.default_factory is msgspec.NODEFAULT
             is_optional = not field.required and (is_unset or omits)
+            sent = _without_null(field.type) if omits and field.default is None else field.type
             name = f"{field.encode_name}{'?' if is_optional else ''}"
-            fields.append(f"{_comment(comments.get(field.name, ''))}{name}: {self._type(field.type)};\n")
+            fields.append(f"{_comment(comments.get(field.name, ''))}{name}: {self._type(sent)};\n")
         about = _comment(inspect.cleandoc(struct.cls.__doc__ or ""))
         return f"{about}export interface I{struct.cls.__name__} {{\n{''.join(fields)}}}\n"
 
@@ -86,6 +88,13 @@ class Writer:
                 record = f"Record<{self._type(key)}, {self._type(value)}>"
                 return f"Partial<{record}>" if isinstance(key, m.LiteralType) else record
         return WORDS.get(type(found), "unknown")
+
+
+def _without_null(found: m.Type) -> m.Type:
+    """The type of a field that is left out where it would be null."""
+    return (
+        m.UnionType(tuple(t for t in found.types if type(t) is not m.NoneType)) if type(found) is m.UnionType else found
+    )
 
 
 def _comment(text: str) -> str:

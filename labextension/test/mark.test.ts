@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest';
 
 import { markOf } from '../src/cells/mark';
-import { IRunBundle } from '../src/run/model';
+import { IRunJson } from '../src/generated/server';
 import { trans } from './samples';
 
-function run(state: IRunBundle['state'], ranks: Record<string, string>, changes: Partial<IRunBundle> = {}): IRunBundle {
-  const parts = Object.entries(ranks).map(([ranks, state]) => ({ ranks, state })) as IRunBundle['ranks'];
+function run(state: IRunJson['state'], ranks: Record<string, string>, changes: Partial<IRunJson> = {}): IRunJson {
+  const parts = Object.entries(ranks).map(([ranks, state]) => ({ ranks, state })) as IRunJson['ranks'];
   return { version: 1, run: 7, cluster: 'c1', state, seconds: 3, ranks: parts, ...changes };
 }
 

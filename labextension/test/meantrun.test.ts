@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
 
 import { describeUnknown, meantRun } from '../src/meantrun';
-import { IRunBundle, isOfRun } from '../src/run/model';
-import { IVerdictRow } from '../src/generated/server';
+import { isOfRun } from '../src/run/model';
+import { IRunJson, IVerdictRow } from '../src/generated/server';
 import { notebookFolder } from '../src/shell/notebookfolder';
 import { verdictText } from '../src/verdicttext';
 import { cluster, doing, rank, trans } from './samples';
@@ -61,7 +61,7 @@ describe('meantRun', () => {
 });
 
 describe('isOfRun', () => {
-  const output = { run: 7, cluster: 'c1', cluster_id: 'id1' } as IRunBundle;
+  const output = { run: 7, cluster: 'c1', cluster_id: 'id1' } as IRunJson;
 
   it('compares the cluster by its id where both have one', () => {
     expect(isOfRun(output, { run: 7, cluster: 'c1', cluster_id: 'id1' })).toBe(true);

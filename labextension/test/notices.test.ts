@@ -14,8 +14,7 @@ import { nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 
 import { ICluster } from '../src/api';
-import { IVerdictRow } from '../src/generated/server';
-import { IRunBundle } from '../src/run/model';
+import { IRunJson, IVerdictRow } from '../src/generated/server';
 import { showNotices } from '../src/shell/notices';
 import { IClusterChange, IClusters, IPreferences } from '../src/tokens';
 import { cluster } from './samples';
@@ -33,7 +32,7 @@ const HANG: IVerdictRow = {
 };
 const OTHER: IVerdictRow = { ...HANG, run: 8, headline: 'run 8 cannot finish' };
 const C1 = cluster({ cluster: 'second' });
-const OUTPUT: IRunBundle = {
+const OUTPUT: IRunJson = {
   version: 1,
   run: 7,
   cluster: 'c1',
@@ -46,7 +45,7 @@ const OUTPUT: IRunBundle = {
 
 /** A page that shows notices, with these outputs in front of the user. */
 class Page {
-  constructor(seen: IRunBundle[] = []) {
+  constructor(seen: IRunJson[] = []) {
     const { all, changed } = this;
     const clusters = { changed, get: (name: string) => all.get(name), isKnown: false, problem: null };
     const preferences = { values: { notifyHangs: true, notifyEvents: true, notifyClusters: false } };

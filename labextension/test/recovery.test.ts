@@ -3,11 +3,12 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 import { RequestError } from '../src/api';
 import { METRICS_MIME } from '../src/metrics/data';
-import { IRunBundle, MIME } from '../src/run/model';
+import { IRunJson } from '../src/generated/server';
+import { MIME } from '../src/run/model';
 import { AGAIN, chartIndex, LoadRun, LONGEST, recovered, Recovery, reportedState, STALE } from '../src/run/recovery';
 import { cluster } from './samples';
 
-const RUNNING: IRunBundle = {
+const RUNNING: IRunJson = {
   version: 1,
   run: 7,
   cluster: 'c1',
@@ -18,11 +19,11 @@ const RUNNING: IRunBundle = {
   notices: ['a note'],
   lead: 1
 };
-const DONE: IRunBundle = { ...RUNNING, state: 'done', notices: undefined, lead: undefined };
+const DONE: IRunJson = { ...RUNNING, state: 'done', notices: undefined, lead: undefined };
 
-const PAUSED: IRunBundle = { ...RUNNING, paused: [{ ranks: '0', reason: 'asked', function: '<cell>', line: 2 }] };
+const PAUSED: IRunJson = { ...RUNNING, paused: [{ ranks: '0', reason: 'asked', function: '<cell>', line: 2 }] };
 
-function bundle(run: IRunBundle, text = ''): { [MIME]: object; 'text/plain': string } {
+function bundle(run: IRunJson, text = ''): { [MIME]: object; 'text/plain': string } {
   return { [MIME]: JSON.parse(JSON.stringify(run)) as object, 'text/plain': text };
 }
 
@@ -44,8 +45,8 @@ class Output {
     this.recovery.drawn(this.model as unknown as IRenderMime.IMimeModel, this.run);
   }
 
-  get run(): IRunBundle {
-    return this.model.data[MIME] as IRunBundle;
+  get run(): IRunJson {
+    return this.model.data[MIME] as IRunJson;
   }
 
   readonly lost: string[] = [];
@@ -208,13 +209,13 @@ describe('what is reported of a run', () => {
 
 describe('what is brought back', () => {
   it('keeps what only the notebook knew', () => {
-    const run = recovered(bundle(RUNNING) as never, bundle(DONE) as never)[MIME] as unknown as IRunBundle;
+    const run = recovered(bundle(RUNNING) as never, bundle(DONE) as never)[MIME] as unknown as IRunJson;
     expect([run.state, run.lead, run.notices]).toEqual(['done', 1, ['a note']]);
   });
 
   it('says that the beginning is missing, and nothing twice', () => {
     const cut = { ...DONE, notices: ['a note', 'the beginning is not kept'] };
-    const run = recovered(bundle(RUNNING) as never, bundle(cut) as never)[MIME] as unknown as IRunBundle;
+    const run = recovered(bundle(RUNNING) as never, bundle(cut) as never)[MIME] as unknown as IRunJson;
     expect(run.notices).toEqual(['a note', 'the beginning is not kept']);
   });
 });

@@ -1,19 +1,11 @@
 import { describe, expect, it } from 'vitest';
 
-import { IRemedy } from '../src/generated/server';
+import { IRemedy, IRunJson } from '../src/generated/server';
 import { labelOf, stepOf } from '../src/remedy';
+import { doneCount, failedFirst, partsOf, piecesOf, RankChoice, Segment } from '../src/run/model';
 import {
-  doneCount,
-  failedFirst,
+  DifferingLines,
   htmlOf,
-  IAlike,
-  IRunBundle,
-  partsOf,
-  RankChoice,
-  Segment,
-  shownLines
-} from '../src/run/model';
-import {
   ISource,
   isStderr,
   keyOf as keyWithin,
@@ -26,7 +18,7 @@ import {
 
 const keyOf = (segment: Segment, choice: RankChoice, source: ISource): string => keyWithin(segment, choice, source, 8);
 
-const RUN: IRunBundle = {
+const RUN: IRunJson = {
   version: 1,
   run: 7,
   cluster: 'c1',
@@ -54,15 +46,6 @@ describe('a remedy', () => {
     const sent = { ...remedy, effect: '' } as IRemedy; // an output may come from elsewhere
     expect(labelOf(sent)).toBe(label);
     expect(stepOf(sent)).toEqual(step);
-  });
-});
-
-describe('a traceback', () => {
-  it('is as long as its lines that are not folded', () => {
-    const folded = (count: number): string =>
-      `<details><summary>…</summary><pre>${'line\n'.repeat(count)}</pre></details>`;
-    expect(shownLines('<pre>a\nb</pre>')).toBe(2);
-    expect(shownLines(`<pre>a\nb</pre>${folded(50)}<pre>c</pre>${folded(50)}<pre>d</pre>`)).toBe(4);
   });
 });
 
@@ -94,24 +77,27 @@ describe('the ranks of a run', () => {
   it('are done unless they wait or run', () => expect(doneCount(RUN)).toBe(3));
 });
 
-describe('a piece of the HTML', () => {
-  const html = 'x<b>one</b><i>two</i>';
+describe('the pieces of the HTML', () => {
+  const html = 'x<!--jdist--><b>one</b><!--jdist--></div><!--jdist-->two<!--jdist--> <!-- open';
+  const pieces = ['<b>one</b>', 'two'];
 
-  it('is found', () => expect(htmlOf(html, { start: 1, length: 10 })).toBe('<b>one</b>'));
-  it('is found in lines, as notebooks are saved', () => {
-    expect(htmlOf(['x<b>o', 'ne</b><i>two</i>'], { start: 11, length: 10 })).toBe('<i>two</i>');
+  it('are those that are marked', () => {
+    expect(piecesOf(html)).toEqual(pieces);
+    expect(piecesOf([html.slice(0, 7), html.slice(7)])).toEqual(pieces); // as notebooks are saved
+    expect(piecesOf(undefined)).toEqual([]);
   });
-  it('is empty if it does not begin with a tag', () => expect(htmlOf(html, { start: 0, length: 5 })).toBe(''));
-  it('is empty without HTML', () => {
-    expect(htmlOf(undefined, { start: 0, length: 5 })).toBe('');
-    expect(htmlOf(html, undefined)).toBe('');
+
+  it('are found by their numbers', () => {
+    const find = (piece?: number): string => htmlOf({ pieces, trusted: false }, piece);
+    expect([find(0), find(1), find(2), find()]).toEqual([...pieces, '', '']);
+    expect(typeof find('constructor' as unknown as number)).toBe('string'); // an output may come from elsewhere
   });
 });
 
 describe('the segments', () => {
   const text: Segment = { kind: 'text', ranks: '0-1', text: 'a\nb' };
   const alike: Segment = {
-    kind: 'alike',
+    kind: 'text',
     ranks: '0-2',
     text: 'loss 1 | 2\nend',
     stderr: true,
@@ -121,8 +107,8 @@ describe('the segments', () => {
     ]
   };
   const gap: Segment = { kind: 'gap', text: '… 5 lines' };
-  const shown: Segment = { kind: 'shown', ranks: '0', piece: { start: 0, length: 8 } };
-  const source = { html: '<b>1</b><b>2</b>', trusted: false };
+  const shown: Segment = { kind: 'shown', ranks: '0', piece: 0 };
+  const source = { pieces: ['<b>1</b>', '<b>2</b>'], trusted: false };
 
   it('of all ranks are all', () => expect(segmentsFor(text, 'all')).toEqual([text]));
 
@@ -146,7 +132,7 @@ describe('the segments', () => {
 
   it('of bars of many ranks are one that is changed in its place', () => {
     const texts = Array.from({ length: 9 }, (_, i) => ({ ranks: `${i}`, text: `${i} %\nb ${i}` }));
-    const bars: IAlike = { kind: 'alike', ranks: '0-8', text: '0-8 %\nb', texts };
+    const bars: DifferingLines = { kind: 'text', ranks: '0-8', text: '0-8 %\nb', texts };
     expect([opens(bars, 8), opens(alike, 8), opens(text, 8)]).toEqual([true, false, false]);
     expect([opens(bars, 9), opens(alike, 1)]).toEqual([false, true]);
     expect(keyWithin(bars, 'all', source, 9)).not.toBe(keyOf(bars, 'all', source)); // drawn again
@@ -157,10 +143,8 @@ describe('the segments', () => {
 
   it('are the same only as long as they look the same', () => {
     const key = keyOf(shown, 'all', source);
-    expect(keyOf({ ...shown, piece: { start: 8, length: 8 } }, 'all', { ...source, html: '________<b>1</b>' })).toBe(
-      key
-    );
-    expect(keyOf({ ...shown, piece: { start: 8, length: 8 } }, 'all', source)).not.toBe(key);
+    expect(keyOf({ ...shown, piece: 1 }, 'all', { ...source, pieces: ['', '<b>1</b>'] })).toBe(key);
+    expect(keyOf({ ...shown, piece: 1 }, 'all', source)).not.toBe(key);
     expect(keyOf(shown, 'all', { ...source, trusted: true })).not.toBe(key);
     expect(keyOf(shown, 0, source)).not.toBe(key);
     expect(keyOf({ ...text, text: 'a' }, 'all', source)).not.toBe(keyOf(text, 'all', source));

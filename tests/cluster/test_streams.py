@@ -7,7 +7,7 @@ from textwrap import indent
 import jdist
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import Output
-from jdist.notebook.output.body import text_of
+from jdist.notebook.output.content import text_of
 from jdist.notebook.output.transcript import BlockPart, Transcript
 
 TEE = """

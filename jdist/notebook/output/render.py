@@ -12,7 +12,8 @@ from msgspec import structs
 from jdist.client.cluster import BaseCluster
 from jdist.client.run import CellRun
 from jdist.core.outcome import OutputLine
-from jdist.notebook.output.body import alike_but, html_body, in_rank_order, indented, only, plain_body
+from jdist.notebook.output.body import html_body, indented, plain_body
+from jdist.notebook.output.content import Contents, alike_but, in_rank_order, only
 from jdist.notebook.output.run_json import MIME, run_json
 from jdist.notebook.output.run_view import RunView, recorded_view
 from jdist.notebook.text import markup
@@ -25,8 +26,6 @@ Bundle = Mapping[str, Any]  # Data by MIME type.
 LIMIT = 200_000  # Bytes of each representation, pictures not counted.
 _LEAST_LIMIT = 20_000
 _MOST_CAUSES = 8
-_MOST_REMEDIES = 4
-_OPEN_TRACEBACK = 30  # The first cause's traceback stands open when it has at most so many lines.
 
 
 def render(view: RunView, limit: int = LIMIT) -> dict[str, Any]:
@@ -35,20 +34,21 @@ def render(view: RunView, limit: int = LIMIT) -> dict[str, Any]:
         raise ValueError(f"a run cannot be shown in {limit} bytes; the least is {_LEAST_LIMIT}")
     if view.state == "done":
         view = structs.replace(view, blocks=in_rank_order(view.blocks))
+    contents = Contents(view.blocks)
     causes, _ = view.failures
     room = limit * 3 // 10  # for all that went wrong; half of it is for the causes' tracebacks
     share = room // 2 // min(max(len(causes), 1), _MOST_CAUSES)
     shown_causes = causes[:_MOST_CAUSES]
     tracebacks = [_html_traceback(cause.traceback(is_full=view.is_full), share // 2) for cause in shown_causes]
-    shown = _html(view, tracebacks, limit, room)
-    structure = run_json(view, shown, tracebacks, limit // 2)
-    return {"text/plain": _plain(view, limit, room, share // 4), "text/html": shown, MIME: structure}
+    shown = _html(view, contents, tracebacks, limit, room)
+    structure = run_json(view, contents, shown, tracebacks, limit // 2)
+    return {"text/plain": _plain(view, contents, limit, room, share // 4), "text/html": shown, MIME: structure}
 
 
 # ---------------------------------------------------------------- plain text
 
 
-def _plain(view: RunView, limit: int, room: int, longest_traceback: int) -> str:
+def _plain(view: RunView, contents: Contents, limit: int, room: int, longest_traceback: int) -> str:
     notices = view.newest_notices(limit // 200)
     head = [f"note: {notice}" if notice[:1].isalnum() else notice for notice in notices]  # others have their own mark
     wrong = [cut(view.verdict_text, limit // 20), *_plain_failures(view, room, longest_traceback)]
@@ -57,9 +57,9 @@ def _plain(view: RunView, limit: int, room: int, longest_traceback: int) -> str:
     end = [view.paused_text, *wrong, view.footer]
     room = limit - sum(size(part) + 1 for part in (*head, *end))
     if view.lead is None:
-        body = [plain_body(view.blocks, room)]
+        body = [plain_body(view.blocks, contents, room)]
     else:
-        body = [plain_body(only(view.blocks, (view.lead,)), room - 500)]
+        body = [plain_body(only(view.blocks, (view.lead,)), contents, room - 500)]
         if others := {rank for block in view.blocks for rank in block.ranks} - {view.lead}:
             body.append(f"output of {naming(others)} not shown; run.outcomes has it, or run without --lead")
     return "\n".join(filter(None, (*head, *body, *end)))
@@ -73,8 +73,8 @@ def _plain_failures(view: RunView, room: int, longest_traceback: int) -> list[st
         pieces = cause.traceback(is_full=view.is_full) if cause.kind == "error" else []
         traceback = indented(" ", cut(_plain_traceback(pieces, opening), longest_traceback))
         opening = "" if any(isinstance(piece, FoldedFrames) for piece in pieces) else opening
-        place = f"  {cut(cause.place, 250)}" if cause.place else ""
-        actions = (f"  {cut(line, 250)}" for line in arrows(cause.remedies[:_MOST_REMEDIES]))
+        place = f"  {cause.place}" if cause.place else ""
+        actions = (f"  {cut(line, 250)}" for line in arrows(cause.remedies))
         headline = indented("   ", cut(cause.headline, room // 24))  # a message's further lines are not jdist's own
         lines = (headline, place, *actions, traceback and f"  {traceback}")
         texts.append("\n".join(filter(None, lines)))
@@ -101,27 +101,27 @@ def _more(count: int, what: str) -> str:
 # ---------------------------------------------------------------- HTML
 
 
-def _html(view: RunView, tracebacks: Sequence[str], limit: int, room: int) -> str:
+def _html(view: RunView, contents: Contents, tracebacks: Sequence[str], limit: int, room: int) -> str:
     head = "".join(map(markup.notice, view.newest_notices(limit // 200)))
     verdict = markup.notice(cut(view.verdict_text, limit // 100)) if view.verdict_text else ""
     paused = markup.notice(view.paused_text) if view.paused_text else ""
     failures = _html_failures(view, tracebacks, room)
     wrong = failures + verdict if view.follows_failures else verdict + failures
     end = paused + wrong + markup.muted(view.footer)
-    return f"<div>{head}{_html_output(view, limit - size(head) - size(end) - 100)}{end}</div>"
+    return f"<div>{head}{_html_output(view, contents, limit - size(head) - size(end) - 100)}{end}</div>"
 
 
-def _html_output(view: RunView, room: int) -> str:
+def _html_output(view: RunView, contents: Contents, room: int) -> str:
     if view.lead is None:
-        return html_body(view.blocks, room)
-    out = html_body(only(view.blocks, (view.lead,)), room // 2)
+        return html_body(view.blocks, contents, room)
+    out = html_body(only(view.blocks, (view.lead,)), contents, room // 2)
     others = alike_but(view.blocks, view.lead)
     share = room // 2 // max(1, min(len(others), 16)) - 700
     for ranks in others[:15]:
         blocks = only(view.blocks, ranks)
         lines = sum(isinstance(part.item, OutputLine) for block in blocks for part in block.parts)
         summary = f"{naming(ranks)} · {lines:,} line{'' if lines == 1 else 's'}"
-        out += markup.details(summary, html_body(blocks, share))
+        out += markup.details(summary, html_body(blocks, contents, share))
     if rest := [rank for ranks in others[15:] for rank in ranks]:
         out += markup.muted(f"output of {naming(rest)} not shown; run without --lead")
     return out
@@ -131,13 +131,10 @@ def _html_failures(view: RunView, tracebacks: Sequence[str], room: int) -> str:
     causes, echoes = view.failures
     boxes = []
     for i, (cause, traceback) in enumerate(zip(causes, tracebacks, strict=False)):
-        length = _plain_traceback(cause.traceback(is_full=view.is_full)).count("\n") if i == 0 else 0
-        is_open = i == 0 and cause.kind == "error" and length < _OPEN_TRACEBACK
-        more = markup.details("traceback", traceback, is_open) if traceback else ""
-        actions = "".join(
-            markup.suggested(cut(command(each), 120), cut(each.effect, 120)) for each in cause.remedies[:_MOST_REMEDIES]
-        )
-        boxes.append(markup.error_box(cut(cause.headline, room // 24), cut(cause.place, 250), actions + more))
+        is_open = i == 0 and cause.stands_open(is_full=view.is_full)
+        more = markup.details("traceback", markup.marked(traceback), is_open) if traceback else ""
+        actions = "".join(markup.suggested(cut(command(each), 120), cut(each.effect, 120)) for each in cause.remedies)
+        boxes.append(markup.error_box(cut(cause.headline, room // 24), cause.place, actions + more))
     shown = _fitting(boxes, room * 3 // 4)
     shown += [markup.muted(_more(len(causes) - len(shown), "cause"))] if len(shown) < len(causes) else []
     if echoes:

@@ -1,13 +1,13 @@
 """The structure of a run's output, ``application/vnd.jdist.run.v1+json``, for a front end to draw.
 
 The bundle's ``text/html`` shows the same, and serves a front end that meets another ``version``. Text stands here once
-for all ranks that wrote it. Large things, such as a picture, a table or a traceback, are parts of the HTML
-(:class:`HtmlPiece`). Sets of ranks are written ``0-3,7``, and fields that have their default are left out.
+for all ranks that wrote it. Large things, such as a picture, a table or a traceback, are only in the HTML: its marked
+pieces (``markup.marked``) are named by their numbers, from 0. Sets of ranks are written ``0-3,7``, and fields that have
+their default are left out.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,11 +17,12 @@ from jdist.client.debug import describe_call
 from jdist.core.errors import Remedy
 from jdist.core.messages.debug import RankPaused
 from jdist.core.observation import PauseReason
-from jdist.core.outcome import OutputLine, RichOutput
+from jdist.core.outcome import RichOutput
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.notebook.output.body import LONGEST_LINE, by_rank, fit, images_that_fit, one_line, richest, text_of
+from jdist.notebook.output.body import fit
+from jdist.notebook.output.content import Contents, Displayed, GapSegment, RankText, TextSegment, written
 from jdist.notebook.output.run_view import Failure, RunView
-from jdist.notebook.output.transcript import Block, BlockPart
+from jdist.notebook.output.transcript import Block
 from jdist.notebook.text import markup
 from jdist.notebook.text.markup import cut
 
@@ -30,7 +31,6 @@ VERSION: Literal[1] = 1
 
 _MOST_FAILURES = 12
 _DETAILS = 20
-_MOST_REMEDIES = 4
 _OVERHEAD = 110  # Bytes of a segment besides its text, as notebooks are written.
 _INLINE = ("text/latex", "text/markdown")
 _LARGEST_DATA = 50_000
@@ -44,13 +44,6 @@ class _Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     """An object without what has its default."""
 
 
-class HtmlPiece(_Record, frozen=True):
-    """A part of the bundle's ``text/html``, in UTF-16 code units, as JavaScript counts them."""
-
-    start: Count
-    length: Count
-
-
 class RankStates(_Record, frozen=True):
     """Ranks in one state. ``seconds`` from the cell's start there to its end there, rounded; null while it runs."""
 
@@ -59,50 +52,17 @@ class RankStates(_Record, frozen=True):
     seconds: float | None = None
 
 
-class TextSegment(_Record, frozen=True, tag="text", tag_field="kind"):
-    """Lines that these ranks wrote, equal on all of them, with ANSI colours."""
-
-    ranks: str
-    text: str
-    stderr: bool = False
-
-
-class VariantText(_Record, frozen=True):
-    """The lines of some of the ranks of a :class:`VariantSegment`."""
-
-    ranks: str
-    text: str
-
-
-class VariantSegment(_Record, frozen=True, tag="alike", tag_field="kind"):
-    """Lines that differ in a number: ``text`` has those of all ``ranks``, ``loss 0.1 | 0.2``; ``texts`` are their own.
-    Line n of ``text`` stands for line n of all ``texts``.
-    """
-
-    ranks: str
-    text: str
-    texts: list[VariantText]
-    stderr: bool = False
-
-
 class DisplaySegment(_Record, frozen=True, tag="shown", tag_field="kind"):
     """A display, or with ``is_result`` a cell's last value: ``piece`` if it is there, else ``data`` by mime type."""
 
     ranks: str
-    piece: HtmlPiece | None = None
+    piece: int | None = None  # Of the HTML, marked.
     data: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     is_result: bool = False
 
 
-class GapSegment(_Record, frozen=True, tag="gap", tag_field="kind"):
-    """Something was left out here: how much, of whom, and where it is. Without ``ranks`` it concerns all."""
-
-    text: str
-    ranks: str = ""
-
-
-Segment = TextSegment | VariantSegment | DisplaySegment | GapSegment
+Segment = TextSegment | DisplaySegment | GapSegment
 
 
 class FailureJson(_Record, frozen=True):
@@ -112,7 +72,8 @@ class FailureJson(_Record, frozen=True):
     state: RankState
     headline: str
     place: str = ""  # `line 5: dist.all_reduce(t)`
-    traceback: HtmlPiece | None = None
+    traceback: int | None = None  # The marked piece of the HTML.
+    stands_open: bool = False  # The traceback is so short that it stands open if this is the first that is shown.
     is_echo: bool = False
     remedies: list[Remedy] = []
 
@@ -165,17 +126,16 @@ class RunJson(_Record, frozen=True):
 
 # ---------------------------------------------------------------- how it is made
 
-FindPiece = Callable[[str], HtmlPiece | None]
-_Writers = tuple[bool, list[str], bool] | None
+_Writers = tuple[bool, str, list[str]] | None
 
 
-def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) -> dict[str, Any]:
+def run_json(view: RunView, contents: Contents, html: str, tracebacks: Sequence[str], limit: int) -> dict[str, Any]:
     """A :class:`RunJson` with at most about ``limit`` bytes of ranks' text; ``tracebacks`` are pieces of ``html``."""
     causes, echoes = view.failures
     failed = [*causes, *echoes]
     most = limit // 100  # characters of each text about the output
     shown = (*tracebacks, *[""] * _MOST_FAILURES)
-    find = _piece_finder(html)
+    pieces = {piece: number for number, piece in enumerate(markup.marked_pieces(html))}
     run = RunJson(
         version=VERSION,
         run=view.run,
@@ -183,8 +143,10 @@ def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) ->
         state=view.state,
         seconds=_rounded(view.elapsed),
         ranks=_rank_states(view),
-        segments=_segments(view.blocks, limit, find),
-        failures=[_failure(f, text, most, find) for f, text in zip(failed[:_MOST_FAILURES], shown, strict=False)],
+        segments=_segments(view.blocks, contents, limit, pieces),
+        failures=[
+            _failure(view, f, pieces.get(text), most) for f, text in zip(failed[:_MOST_FAILURES], shown, strict=False)
+        ],
         more_failures=max(0, len(failed) - _MOST_FAILURES),
         verdict=_verdict(view, most),
         notices=view.newest_notices(most),
@@ -196,38 +158,17 @@ def run_json(view: RunView, html: str, tracebacks: Sequence[str], limit: int) ->
     return dict(msgspec.to_builtins(run))
 
 
-def _failure(failure: Failure, traceback: str, most: int, find: FindPiece) -> FailureJson:
+def _failure(view: RunView, failure: Failure, traceback: int | None, most: int) -> FailureJson:
     return FailureJson(
-        _written(failure.ranks),
+        written(failure.ranks),
         failure.kind,
         cut(failure.headline, most),
-        cut(failure.place, most),
-        find(traceback),
+        failure.place,
+        traceback,
+        traceback is not None and failure.stands_open(is_full=view.is_full),
         failure.is_echo,
-        list(failure.remedies[:_MOST_REMEDIES]),
+        list(failure.remedies),
     )
-
-
-def _piece_finder(html: str) -> FindPiece:
-    """Finds markup in the HTML. It is asked mostly in the order in which the pieces stand there."""
-    at, units = 0, 0  # a place in the HTML, and the UTF-16 units before it
-
-    def find(markup: str) -> HtmlPiece | None:
-        nonlocal at, units
-        found = html.find(markup, at) if markup else -1
-        if found < 0 and markup and (found := html.find(markup)) >= 0:
-            at, units = 0, 0
-        if found < 0:
-            return None
-        units += _utf16_units(html[at:found])
-        at = found
-        return HtmlPiece(units, _utf16_units(markup))
-
-    return find
-
-
-def _utf16_units(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _rank_states(view: RunView) -> list[RankStates]:
@@ -272,72 +213,53 @@ def _pauses(view: RunView, most: int) -> list[PauseJson]:
 # ---------------------------------------------------------------- what the ranks wrote
 
 
-def _segments(blocks: Sequence[Block], limit: int, find: FindPiece) -> list[Segment]:
-    images, figures = images_that_fit(blocks), _figures_that_fit(blocks)
+def _segments(blocks: Sequence[Block], contents: Contents, limit: int, pieces: Mapping[str, int]) -> list[Segment]:
+    figures = _figures_that_fit(blocks)
     previous: list[_Writers] = []
 
     def make(block: Block) -> tuple[int, list[Segment]]:
         nonlocal previous
-        first = block.parts[0].item
-        if not isinstance(first, OutputLine):
-            previous = []
-            shown = [_display(part, images, figures, find) for part in block.parts]
-            return _OVERHEAD * len(shown) + sum(map(_weight, shown)), [*shown]
-        texts = [VariantText(_written(part.ranks), cut(text_of(part), LONGEST_LINE)) for part in by_rank(block)]
-        line = one_line(block)
-        lines: list[Segment] = [TextSegment(each.ranks, each.text, first.stream == "stderr") for each in texts]
-        if line is not None:
-            lines = [VariantSegment(_written(block.ranks), line, texts, first.stream == "stderr")]
-        overhead = 0 if [*map(_writers, lines)] == previous else _OVERHEAD * len(texts)
-        previous = [*map(_writers, lines)]
-        return overhead + sum(_length(each.text) for each in texts) + _length(line or ""), lines
+        found = [_display(c, figures, pieces) if isinstance(c, Displayed) else c for c in contents.of(block)]
+        writers = [*map(_writers, found)]
+        overhead = 0 if writers == previous and all(writers) else _OVERHEAD  # lines that are joined to others need none
+        previous = writers
+        return sum(_length(text) + overhead for each in found for text in _texts(each)), found
 
     head, notes, tail = fit(blocks, limit, make)
     return [*_joined(head), *map(GapSegment, notes), *_joined(tail)]
 
 
-def _joined(found: Iterable[list[Segment]]) -> Iterator[Segment]:
+def _joined(found: Iterable[Segment]) -> Iterator[Segment]:
     """The segments, with neighbouring lines of the same ranks and stream in one of them."""
-    for writers, group in itertools.groupby(itertools.chain.from_iterable(found), key=_writers):
-        some = list(group)
+    for writers, group in itertools.groupby(found, key=_writers):
         if writers is None:
-            yield from some
+            yield from group
             continue
-        lines = [each for each in some if isinstance(each, TextSegment | VariantSegment)]
-        text = "\n".join(each.text for each in lines)
-        columns = zip(*(each.texts for each in lines if isinstance(each, VariantSegment)), strict=True)
-        texts = [VariantText(column[0].ranks, "\n".join(each.text for each in column)) for column in columns]
-        ranks, is_stderr = lines[0].ranks, lines[0].stderr
-        yield VariantSegment(ranks, text, texts, is_stderr) if texts else TextSegment(ranks, text, is_stderr)
+        lines = [each for each in group if isinstance(each, TextSegment)]
+        columns = zip(*(each.texts for each in lines), strict=True)
+        texts = [RankText(column[0].ranks, "\n".join(each.text for each in column)) for column in columns]
+        yield TextSegment(lines[0].ranks, "\n".join(each.text for each in lines), texts, lines[0].stderr)
 
 
 def _writers(segment: Segment) -> _Writers:
-    """To which stream lines were written and by whom; None for anything else."""
-    match segment:
-        case TextSegment():
-            return segment.stderr, [segment.ranks], False
-        case VariantSegment():
-            return segment.stderr, [each.ranks for each in segment.texts], True
-    return None
+    """Who wrote lines, and to which stream; None for anything else."""
+    if not isinstance(segment, TextSegment):
+        return None
+    return segment.stderr, segment.ranks, [each.ranks for each in segment.texts]
 
 
-def _display(
-    part: BlockPart, images: set[int], figures: dict[int, dict[str, Any]], find: FindPiece
-) -> GapSegment | DisplaySegment:
-    item = part.item
-    if not isinstance(item, RichOutput):
-        return GapSegment(text_of(part), _written(part.ranks))
+def _display(shown: Displayed, figures: Mapping[int, dict[str, Any]], pieces: Mapping[str, int]) -> DisplaySegment:
+    item = shown.item
     data: dict[str, Any] = {mime: str(item.data[mime]) for mime in _INLINE if mime in item.data}
-    if sum(map(_length, data.values())) > _LARGEST_DATA:
+    if _length(data) > _LARGEST_DATA:
         data = {}
-    markup = None if any(mime in data for mime in _INLINE) else richest(item, images)
-    piece = find(markup[0]) if markup is not None else None
-    figure = figures.get(id(item))
-    data |= figure or {}
+    piece = None if data else pieces.get(shown.markup)
+    figure = figures.get(id(item), {})
+    data |= figure
     if piece is None:
-        data["text/plain"] = text_of(part) if figure or not _figure(item) else _left_out(item)
+        data["text/plain"] = shown.text if figure or not _figure(item) else _left_out(item)
     known = {mime: item.metadata[mime] for mime in data if mime in item.metadata}
-    return DisplaySegment(_written(part.ranks), piece, data or None, known or None, item.is_result)
+    return DisplaySegment(shown.ranks, piece, data or None, known or None, item.is_result)
 
 
 def _figures_that_fit(blocks: Sequence[Block]) -> dict[int, dict[str, Any]]:
@@ -363,18 +285,14 @@ def _left_out(item: RichOutput) -> str:
     return f"[{', '.join(figure)} of {_length(figure):,} bytes left out, an output holds {_FIGURES_LIMIT:,}]"
 
 
-def _weight(segment: GapSegment | DisplaySegment) -> int:
+def _texts(segment: Segment) -> list[Any]:
     """What the segment counts for; figures have a limit of their own."""
-    if isinstance(segment, GapSegment):
-        return _length(segment.text)
-    return _length({mime: text for mime, text in (segment.data or {}).items() if not mime.endswith("json")})
+    if isinstance(segment, DisplaySegment):
+        return [{mime: text for mime, text in (segment.data or {}).items() if not mime.endswith("json")}]
+    own = segment.texts if isinstance(segment, TextSegment) else ()
+    return [segment.text, *(each.text for each in own)]
 
 
 def _length(value: Any) -> int:
     """Bytes of the value as a notebook holds it, about."""
     return len(msgspec.json.encode(value))
-
-
-@lru_cache(maxsize=1024)
-def _written(ranks: tuple[int, ...]) -> str:
-    return str(RankSet(ranks))

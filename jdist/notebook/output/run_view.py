@@ -38,6 +38,8 @@ _ENDED: Mapping[OutcomeKind, str] = {
     "timeout": "timed out",
     "interrupted": "interrupted",
 }
+_MOST_REMEDIES = 4
+_SHORT_TRACEBACK = 30  # Lines.
 _LONGEST_MESSAGE = 1000  # Characters of an exception's message that are shown; its traceback has the rest.
 
 
@@ -82,6 +84,12 @@ class Failure(Struct, frozen=True):
             return []
         return [text] if is_full else fold_frames(self.error)
 
+    def stands_open(self, *, is_full: bool) -> bool:
+        """Whether the traceback is so short that it stands open if this failure is the first that is shown."""
+        pieces = self.traceback(is_full=is_full)
+        lines = sum(1 if isinstance(piece, FoldedFrames) else piece.count("\n") + 1 for piece in pieces)
+        return self.kind == "error" and lines <= _SHORT_TRACEBACK
+
     @property
     def remedies(self) -> tuple[Remedy, ...]:
         """Suggested actions; a restart of the first rank is one of all these ranks, as they failed alike."""
@@ -89,7 +97,7 @@ class Failure(Struct, frozen=True):
         own, every = str(self.ranks[0]), str(RankSet(self.ranks))
         return tuple(
             structs.replace(each, ranks=every) if each.action == "restart" and each.ranks == own else each
-            for each in found
+            for each in found[:_MOST_REMEDIES]
         )
 
     @property

@@ -179,6 +179,23 @@ _ERROR = _BAR.format("var(--jp-error-color1,#d32f2f)")
 _NOTICE = _BAR.format("var(--jp-warn-color1,#e08600)")
 
 
+MARK = "<!--jdist-->"
+
+
+def marked(markup: str) -> str:
+    """A piece of a run's HTML, which is named elsewhere by its number among the marked ones. It contains no mark.
+
+    A parser could not take the HTML apart: an open comment or a stray ``</div>`` in a display, as libraries write them,
+    changes all that stands after it.
+    """
+    return f"{MARK}{markup}{MARK}"
+
+
+def marked_pieces(markup: str) -> list[str]:
+    """The marked pieces, in their order."""
+    return markup.split(MARK)[1::2]
+
+
 def pre(markup: str) -> str:
     """Text that keeps its line breaks."""
     return f'<pre style="{_PRE}">{markup}</pre>'

@@ -4,7 +4,8 @@ import { JupyterFrontEnd } from '@jupyterlab/application';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 
 import { IRunId } from '../api';
-import { IRunBundle, isOfRun, MIME } from '../run/model';
+import { IRunJson } from '../generated/server';
+import { isOfRun, MIME } from '../run/model';
 import { isCode } from './progress';
 
 /** A cell of an open notebook. */
@@ -30,7 +31,7 @@ function cellsOfRun(panel: NotebookPanel, run: IRunId): IFoundCell[] {
   return panel.content.widgets.flatMap((cell, index) => {
     const outputs = isCode(cell) ? cell.model.outputs : undefined;
     const all = Array.from({ length: outputs?.length ?? 0 }, (_, i) => outputs?.get(i).data[MIME]);
-    return all.some(each => isOfRun(each as unknown as IRunBundle | undefined, run)) ? [{ panel, index }] : [];
+    return all.some(each => isOfRun(each as unknown as IRunJson | undefined, run)) ? [{ panel, index }] : [];
   });
 }
 

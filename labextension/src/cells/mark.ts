@@ -2,7 +2,8 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { doneCount, IRunBundle, partsOf } from '../run/model';
+import { IRunJson } from '../generated/server';
+import { doneCount, partsOf } from '../run/model';
 import { isFailure, outcomeState, OutcomeState, VERDICT_SIGN } from '../states';
 
 export interface IMark {
@@ -17,7 +18,7 @@ export interface IMark {
 /** The states in the order in which the label names them. */
 const ORDER: OutcomeState[] = ['value', 'error', 'timeout', 'lost', 'interrupted', 'paused', 'running', 'waiting'];
 
-export function markOf(run: IRunBundle, trans: TranslationBundle): IMark {
+export function markOf(run: IRunJson, trans: TranslationBundle): IMark {
   const states = partsOf(run).map(part => part.state);
   const label = ORDER.map(state => [state, states.filter(each => each === state).length] as const)
     .filter(([, count]) => count)
@@ -32,7 +33,7 @@ export function markOf(run: IRunBundle, trans: TranslationBundle): IMark {
 type Short = Omit<IMark, 'label'>;
 
 /** The mark of a run that is over, or in which a rank has failed. */
-function ended(states: OutcomeState[], run: IRunBundle, trans: TranslationBundle): Short | undefined {
+function ended(states: OutcomeState[], run: IRunJson, trans: TranslationBundle): Short | undefined {
   const failed = states.filter(isFailure);
   if (failed.length) {
     const [kind] = failed.every(each => each === failed[0]) ? failed : ['error' as const];
@@ -49,7 +50,7 @@ function ended(states: OutcomeState[], run: IRunBundle, trans: TranslationBundle
 }
 
 /** The mark of a run that goes on, waits, is paused or cannot finish. */
-function unfinished(states: OutcomeState[], run: IRunBundle, trans: TranslationBundle): Short {
+function unfinished(states: OutcomeState[], run: IRunJson, trans: TranslationBundle): Short {
   const paused = states.filter(each => each === 'paused').length;
   if (paused) {
     return { ...count(paused, states.length, 'paused', trans), state: 'paused' };

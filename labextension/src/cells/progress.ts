@@ -5,7 +5,8 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
-import { doneCount, IRunBundle, MIME, partsOf, VERSION } from '../run/model';
+import { IRunJson } from '../generated/server';
+import { doneCount, MIME, partsOf, VERSION } from '../run/model';
 import { IPreferences } from '../tokens';
 import { choiceOf } from '../toolbar/distline';
 import { markOf } from './mark';
@@ -58,7 +59,7 @@ export class CellProgress implements IDisposable {
     }
   }
 
-  private _show(run: IRunBundle): void {
+  private _show(run: IRunJson): void {
     const { text, sign, label, state } = markOf(run, this._trans);
     const shown = `${text} ${sign}`.trim();
     if (this._node.textContent !== shown || this._node.title !== label) {
@@ -76,9 +77,9 @@ export class CellProgress implements IDisposable {
 }
 
 /** The newest run in a cell's output. */
-export function runOf(outputs: CodeCell['outputArea']['model']): IRunBundle | undefined {
+export function runOf(outputs: CodeCell['outputArea']['model']): IRunJson | undefined {
   for (let i = outputs.length - 1; i >= 0; i--) {
-    const run = outputs.get(i).data[MIME] as unknown as IRunBundle | undefined;
+    const run = outputs.get(i).data[MIME] as unknown as IRunJson | undefined;
     if (run?.version === VERSION) {
       return run;
     }

@@ -2,11 +2,11 @@
 
 import { INotebookTracker } from '@jupyterlab/notebook';
 
-import { IRunBundle } from '../run/model';
+import { IRunJson } from '../generated/server';
 import { isCode, runOf } from './progress';
 
 /** The runs whose cells are in view in the notebook in front. */
-export function seenRuns(notebooks: INotebookTracker | null): IRunBundle[] {
+export function seenRuns(notebooks: INotebookTracker | null): IRunJson[] {
   const panel = notebooks?.currentWidget;
   if (!panel?.isVisible || document.hidden) {
     return [];

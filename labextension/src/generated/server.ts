@@ -93,6 +93,32 @@ export interface IAddingOptions {
   backend: string;
 }
 
+/** A run. `seconds`: since its start, or in all once it is done. */
+export interface IRunJson {
+  version: 1;
+  run: number;
+  /** Its name. */
+  cluster: string;
+  state: 'done' | 'running' | 'waiting';
+  seconds: number;
+  ranks: IRankStates[];
+  segments?: (ITextSegment | IDisplaySegment | IGapSegment)[];
+  /** The first cause first, echoes last. */
+  failures?: IFailureJson[];
+  /** The number of distinct failures that are left out. */
+  more_failures?: number;
+  verdict?: IVerdictJson;
+  notices?: string[];
+  /** The rank to show first; null: all ranks. */
+  lead?: number;
+  /** Where ranks are paused; `state` is "running" then, too. */
+  paused?: IPauseJson[];
+  /** In which frames the cell runs, if not in the ranks' own names. */
+  frames?: string;
+  /** Tells apart clusters of the same name. */
+  cluster_id?: string;
+}
+
 /**
  * A cluster. Of one that cannot be attached to, only the name, the state and the reason are known.
  *
@@ -231,6 +257,95 @@ export interface ILauncherForm {
   cannot_add: string;
   /** Why this launcher cannot be used here; "" if nothing is known against it. */
   problem: string;
+}
+
+/** Ranks in one state. `seconds` from the cell's start there to its end there, rounded; null while it runs. */
+export interface IRankStates {
+  ranks: string;
+  state: 'error' | 'interrupted' | 'lost' | 'running' | 'timeout' | 'value' | 'waiting';
+  seconds?: number;
+}
+
+/**
+ * Lines that these ranks wrote, with ANSI colours.
+ *
+ * If they differ in a number, `text` has those of all, `loss 0.1 | 0.2`, and `texts` are the ranks' own: line n
+ * of `text` stands for line n of each of these. The numbers of up to eight ranks stand in the order of the ranks, so
+ * it can be told whose each is. Those of more are a range, which opens to show them by rank.
+ */
+export interface ITextSegment {
+  kind: 'text';
+  ranks: string;
+  text: string;
+  /** Of the progress bars of very many ranks, the slowest. */
+  texts?: IRankText[];
+  stderr?: boolean;
+}
+
+/** A display, or with `is_result` a cell's last value: `piece` if it is there, else `data` by mime type. */
+export interface IDisplaySegment {
+  kind: 'shown';
+  ranks: string;
+  /** Of the HTML, marked. */
+  piece?: number;
+  data?: Record<string, unknown>;
+  metadata?: Record<string, unknown>;
+  is_result?: boolean;
+}
+
+/** Something was left out here: how much, of whom, and where it is. Without `ranks` it concerns all. */
+export interface IGapSegment {
+  kind: 'gap';
+  text: string;
+  ranks?: string;
+}
+
+/** Ranks on which the same went wrong. `is_echo`: most likely the effect of the first failure. */
+export interface IFailureJson {
+  ranks: string;
+  state: 'error' | 'interrupted' | 'lost' | 'running' | 'timeout' | 'value' | 'waiting';
+  headline: string;
+  /** `line 5: dist.all_reduce(t)` */
+  place?: string;
+  /** The marked piece of the HTML. */
+  traceback?: number;
+  /** The traceback is so short that it stands open if this is the first that is shown. */
+  stands_open?: boolean;
+  is_echo?: boolean;
+  remedies?: IRemedy[];
+}
+
+/** Why the run makes no progress or, without remedies, did not finish. */
+export interface IVerdictJson {
+  headline: string;
+  is_certain: boolean;
+  details?: string[];
+  remedies?: IRemedy[];
+  /** It stands below the failures, one of which is its cause. */
+  follows_failures?: boolean;
+}
+
+/** Ranks that are paused at the same place, in the same way. */
+export interface IPauseJson {
+  ranks: string;
+  reason: PauseReason;
+  function: string;
+  /** From 1. */
+  line: number;
+  /** Text of the line. */
+  source?: string;
+  /** Path on the ranks' nodes; "" for a cell. */
+  file?: string;
+  /** The run whose cell the code is from; 0 if it is not from a cell. */
+  of_run?: number;
+  /** The call that they are about to begin, after a step to the next one. */
+  about_to?: string;
+  /** The value that they are about to return, after a step to the end of a function. */
+  returns?: string;
+  /** The thread, if it is not the main one. */
+  thread?: string;
+  /** For a failure. */
+  error?: string;
 }
 
 /** Nodes that are being added from a browser, of which `done` of `count` have joined. */
@@ -381,6 +496,12 @@ export interface ILauncherOption {
   note: string;
   /** A regular expression that the whole value matches; "": anything. */
   pattern: string;
+}
+
+/** The lines of some of the ranks of a `TextSegment`. */
+export interface IRankText {
+  ranks: string;
+  text: string;
 }
 
 /** One suggested action and its effect, an infinitive such as "start a fresh process". */

@@ -5,13 +5,11 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel, PanelLayout, Widget } from '@lumino/widgets';
 
 import { formatRanks, includesRank, parseRanks } from '../format';
-import { htmlOf, IFailing, IRunBundle, RankChoice, shownLines } from './model';
+import { IFailureJson, IRunJson } from '../generated/server';
+import { RankChoice } from './model';
 import { remedyRow, TakeRemedy } from './remedyrow';
 import { renderHtml } from './segmentlist';
-import { ISource } from './segments';
-
-/** A traceback of more lines is folded. */
-const OPEN_LINES = 30;
+import { htmlOf, ISource } from './segments';
 
 /** The failures of all ranks, or of one of them. */
 export class FailureList extends Panel {
@@ -25,9 +23,9 @@ export class FailureList extends Panel {
   }
 
   /** Shows the failures of the run; nothing is drawn again if nothing has changed. */
-  show_(run: IRunBundle, choice: RankChoice, source: ISource): void {
+  show_(run: IRunJson, choice: RankChoice, source: ISource): void {
     const seen = (run.failures ?? []).filter(each => choice === 'all' || includesRank(each.ranks, choice));
-    const found = seen.map(each => ({ ...each, html: htmlOf(source.html, each.traceback) }));
+    const found = seen.map(each => ({ ...each, html: htmlOf(source, each.traceback) }));
     const more = choice === 'all' ? (run.more_failures ?? 0) : 0;
     const key = JSON.stringify([found, more, source.trusted]);
     if (key === this._key) {
@@ -54,7 +52,7 @@ export class FailureList extends Panel {
   }
 
   /** One line for the ranks that failed only because another had; it opens to show how they did. */
-  private _folded(echoes: IFailing[], boxes: Widget[]): Widget {
+  private _folded(echoes: IFailureJson[], boxes: Widget[]): Widget {
     const folded = new Widget({ node: document.createElement('details') });
     folded.addClass('jdist-RunEchoes');
     const summary = new Widget({ node: document.createElement('summary') });
@@ -71,7 +69,7 @@ export class FailureList extends Panel {
     return folded;
   }
 
-  private _box(failing: IFailing, html: string, isFirst: boolean, trusted: boolean): Widget {
+  private _box(failing: IFailureJson, html: string, isFirst: boolean, trusted: boolean): Widget {
     const box = new Panel();
     box.addClass('jdist-RunFailure');
     box.toggleClass('jdist-mod-echo', !!failing.is_echo);
@@ -87,7 +85,7 @@ export class FailureList extends Panel {
     (failing.remedies ?? []).forEach(remedy => head.node.append(remedyRow(remedy, this._take, this._trans)));
     box.addWidget(head);
     if (html) {
-      box.addWidget(this._traceback(html, isFirst && failing.state === 'error', trusted));
+      box.addWidget(this._traceback(html, isFirst && !!failing.stands_open, trusted));
     }
     return box;
   }
@@ -110,7 +108,7 @@ export class FailureList extends Panel {
       holder.widgets.slice(1).forEach(widget => widget.setHidden(!open));
     };
     button.addEventListener('click', () => toggle(button.getAttribute('aria-expanded') !== 'true'));
-    toggle(isOpen && shownLines(html) < OPEN_LINES);
+    toggle(isOpen);
     return holder;
   }
 

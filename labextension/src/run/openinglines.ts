@@ -3,8 +3,7 @@
 import { IRenderMimeRegistry, renderText } from '@jupyterlab/rendermime';
 import { Widget } from '@lumino/widgets';
 
-import { IAlike } from './model';
-import { linesByRank } from './segments';
+import { DifferingLines, linesByRank } from './segments';
 
 /** Stays open, and keeps the focus, while the lines change. */
 export class OpeningLines extends Widget {
@@ -15,7 +14,7 @@ export class OpeningLines extends Widget {
     this.node.addEventListener('toggle', () => this._draw());
   }
 
-  show_(segment: IAlike): void {
+  show_(segment: DifferingLines): void {
     this._segment = segment;
     if (this._summary.textContent !== segment.text) {
       this._summary.textContent = segment.text;
@@ -43,6 +42,6 @@ export class OpeningLines extends Widget {
 
   private _summary = document.createElement('summary');
   private _lines = document.createElement('div');
-  private _segment: IAlike | undefined;
+  private _segment: DifferingLines | undefined;
   private _drawn = '';
 }

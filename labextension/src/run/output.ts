@@ -8,12 +8,12 @@ import { Panel, Widget } from '@lumino/widgets';
 
 import { formatDuration, formatWholeSeconds } from '../format';
 import { labelOf, stepOf } from '../remedy';
-import { IRemedy } from '../generated/server';
+import { IRemedy, IRunJson } from '../generated/server';
 import { IPreferences } from '../tokens';
 import { Answers } from './answers';
 import { EndFollower } from './endfollower';
 import { FailureList } from './failurelist';
-import { doneCount, IRunBundle, MIME, partsOf, VERSION } from './model';
+import { doneCount, MIME, partsOf, piecesOf, VERSION } from './model';
 import { PauseBox } from './pausebox';
 import { RankTabs } from './ranktabs';
 import { LoadRun, Recovery } from './recovery';
@@ -28,17 +28,17 @@ export interface IRunServices {
   trans: TranslationBundle;
   preferences: IPreferences;
   /** Carries out a remedy for the run that the widget shows, and returns what to say about it. */
-  takeRemedy: (run: IRunBundle, from: Widget, remedy: IRemedy) => Promise<string>;
+  takeRemedy: (run: IRunJson, from: Widget, remedy: IRemedy) => Promise<string>;
   /** Resumes the run's paused ranks with a command of `CommandIDs`; without it, there are no buttons. */
-  step?: (run: IRunBundle, command: string) => Promise<void>;
+  step?: (run: IRunJson, command: string) => Promise<void>;
   /** Requests the run from the server; without it, what an output has missed cannot be brought back. */
   load?: LoadRun;
   /** Shows the metrics of the run below its output. */
-  charts?: (run: IRunBundle, from: Widget, metrics: PartialJSONObject) => void;
+  charts?: (run: IRunJson, from: Widget, metrics: PartialJSONObject) => void;
   /** Calls back whenever what the server's events say of a run has changed, until the function returned is called. */
-  watch?: (run: () => IRunBundle | undefined, changed: () => void) => () => void;
+  watch?: (run: () => IRunJson | undefined, changed: () => void) => () => void;
   /** Opens the run's timeline; without it, there is no button. */
-  timeline?: (run: IRunBundle, from: Widget) => Promise<void>;
+  timeline?: (run: IRunJson, from: Widget) => Promise<void>;
 }
 
 /** Renders the bundle, again and again while the run goes on; choice, focus and scroll position stay as they are. */
@@ -69,7 +69,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     const found = [this._paused, this._verdict, this._failures];
     [this.tabs, this._notices, this._body, ...found, this._answers, this._footer].forEach(each => this.addWidget(each));
     this._fillFooter();
-    const charts = (run: IRunBundle, metrics: PartialJSONObject): void => _services.charts?.(run, this, metrics);
+    const charts = (run: IRunJson, metrics: PartialJSONObject): void => _services.charts?.(run, this, metrics);
     this._recovery = _services.load && new Recovery(_services.load, reason => this._showLost(reason), charts);
     this._unwatch = _services.watch?.(
       () => this._run,
@@ -82,13 +82,13 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
   readonly tabs: RankTabs;
 
   /** The run that is shown. */
-  get run(): IRunBundle | undefined {
+  get run(): IRunJson | undefined {
     return this._run;
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const run = model.data[MIME] as unknown as IRunBundle;
-    this._source = { html: model.data['text/html'], trusted: model.trusted };
+    const run = model.data[MIME] as unknown as IRunJson;
+    this._source = { pieces: piecesOf(model.data['text/html']), trusted: model.trusted };
     if (run?.version !== VERSION) {
       return this._showHtml(model);
     }
@@ -161,7 +161,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     }
   }
 
-  private _showNotices(run: IRunBundle): void {
+  private _showNotices(run: IRunJson): void {
     const key = JSON.stringify(run.notices);
     if (key === this._shownNotices) {
       return;
@@ -198,7 +198,7 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     }
   }
 
-  private _showFooter(run: IRunBundle, count: number): void {
+  private _showFooter(run: IRunJson, count: number): void {
     const { trans } = this._services;
     const ranks = trans._n('%1 rank', '%1 ranks', count);
     const texts = [trans.__('run %1', run.run)];
@@ -230,8 +230,8 @@ export class RunOutput extends Panel implements IRenderMime.IRenderer {
     await renderer.renderModel(new MimeModel({ data: model.data, metadata: model.metadata, trusted: model.trusted }));
   }
 
-  private _run?: IRunBundle;
-  private _source: ISource = { html: '', trusted: false };
+  private _run?: IRunJson;
+  private _source: ISource = { pieces: [], trusted: false };
   private _shownNotices = '';
   private _lost = '';
   private readonly _recovery?: Recovery;

@@ -4,7 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
 import { CommandIDs } from '../tokens';
-import { IPlace, IRunBundle } from './model';
+import { IPauseJson, IRunJson } from '../generated/server';
 
 /** A list of places, redrawn only when it changes. */
 export class PauseBox extends Widget {
@@ -18,7 +18,7 @@ export class PauseBox extends Widget {
     this.hide();
   }
 
-  show_(run: IRunBundle): void {
+  show_(run: IRunJson): void {
     const places = run.paused ?? [];
     const key = JSON.stringify(places);
     if (key === this._key) {
@@ -68,7 +68,7 @@ export class PauseBox extends Widget {
 }
 
 /** `[0,2-3] train_step, line 8: loss.backward()`. */
-function placeText(place: IPlace, trans: TranslationBundle): string {
+function placeText(place: IPauseJson, trans: TranslationBundle): string {
   const file = place.file ? `${place.file.split('/').pop()} ` : '';
   const at = trans.__('%1, %2line %3', place.function, file, place.line);
   const source = place.source ? `: ${place.source}` : '';

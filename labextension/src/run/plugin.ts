@@ -6,7 +6,8 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs, IClusters, IPreferences } from '../tokens';
-import { IRunBundle, MIME } from './model';
+import { IRunJson } from '../generated/server';
+import { MIME } from './model';
 import { IRunServices, RunOutput } from './output';
 import { RankTabs } from './ranktabs';
 import { LoadRun, reportedState } from './recovery';
@@ -32,13 +33,13 @@ export const runOutput: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('jdist');
     const services = { rendermime, trans, preferences };
-    const beside = async ({ cluster, cluster_id: id, run }: IRunBundle, ranks: string): Promise<string> =>
+    const beside = async ({ cluster, cluster_id: id, run }: IRunJson, ranks: string): Promise<string> =>
       (await app.commands.execute(CommandIDs.runBeside, { cluster, id, run, ranks })) as string;
     const takeRemedy = remedyTaker(clusters, notebooks, beside, trans);
-    const timeline = async ({ cluster, cluster_id: id, run }: IRunBundle): Promise<void> => {
+    const timeline = async ({ cluster, cluster_id: id, run }: IRunJson): Promise<void> => {
       await app.commands.execute(CommandIDs.openTimeline, { cluster, id, run });
     };
-    const step = async ({ cluster, cluster_id: id, paused }: IRunBundle, command: string): Promise<void> => {
+    const step = async ({ cluster, cluster_id: id, paused }: IRunJson, command: string): Promise<void> => {
       const ranks = (paused ?? []).map(place => place.ranks).join(',');
       await app.commands.execute(command, { cluster, id, ranks });
     };

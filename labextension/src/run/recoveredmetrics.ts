@@ -6,14 +6,14 @@ import { JSONExt, PartialJSONObject } from '@lumino/coreutils';
 import { Widget } from '@lumino/widgets';
 
 import { METRICS_MIME } from '../metrics/data';
-import { IRunBundle } from './model';
+import { IRunJson } from '../generated/server';
 import { chartIndex } from './recovery';
 
 /** Shows the metrics of the run whose output `from` is, in its cell. */
 export function showMetrics(
   notebooks: INotebookTracker,
   from: Widget,
-  run: IRunBundle,
+  run: IRunJson,
   metrics: PartialJSONObject
 ): void {
   const panel = notebooks.find(each => each.node.contains(from.node));

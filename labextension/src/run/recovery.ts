@@ -10,7 +10,8 @@ import { IDisposable } from '@lumino/disposable';
 import { ICluster, RequestError } from '../api';
 import { IMetricsBundle, METRICS_MIME } from '../metrics/data';
 import { pausedState } from '../paused';
-import { IRunBundle, MIME } from './model';
+import { IRunJson } from '../generated/server';
+import { MIME } from './model';
 
 /** An output that has not been drawn for so many milliseconds is not kept up to date by its kernel. */
 export const STALE = 5000;
@@ -24,7 +25,7 @@ const CALM_RATE = 20;
 const FINAL = [400, 404, 410];
 
 /** Requests what a cell shows of the run, and of its metrics if there are any. Rejects with a RequestError. */
-export type LoadRun = (run: IRunBundle) => Promise<{ data: PartialJSONObject; metrics?: PartialJSONObject }>;
+export type LoadRun = (run: IRunJson) => Promise<{ data: PartialJSONObject; metrics?: PartialJSONObject }>;
 
 /**
  * Follows one output; `onLost` is called with the reason if what it has missed cannot be had. The reason is empty for an
@@ -34,7 +35,7 @@ export class Recovery implements IDisposable {
   constructor(
     private _load: LoadRun,
     private _onLost: (reason: string) => void,
-    private _onMetrics: (run: IRunBundle, metrics: PartialJSONObject) => void = () => undefined
+    private _onMetrics: (run: IRunJson, metrics: PartialJSONObject) => void = () => undefined
   ) {}
 
   get isDisposed(): boolean {
@@ -47,7 +48,7 @@ export class Recovery implements IDisposable {
   }
 
   /** The output has been drawn. A large one is drawn by its kernel, and asked for, less often. */
-  drawn(model: IRenderMime.IMimeModel, run: IRunBundle): void {
+  drawn(model: IRenderMime.IMimeModel, run: IRunJson): void {
     this._drawn += 1;
     if (!run.cluster_id) {
       if (run.state !== 'done') {
@@ -71,7 +72,7 @@ export class Recovery implements IDisposable {
     }
   }
 
-  private _schedule(wait: number, model: IRenderMime.IMimeModel, run: IRunBundle, isBackingOff = false): void {
+  private _schedule(wait: number, model: IRenderMime.IMimeModel, run: IRunJson, isBackingOff = false): void {
     clearTimeout(this._timer);
     this._isBackingOff = isBackingOff && wait > AGAIN;
     this._scheduleAgain = () => this._schedule(AGAIN, model, run);
@@ -81,12 +82,12 @@ export class Recovery implements IDisposable {
   }
 
   /** Asks again, and the next time after twice as long. */
-  private _backOff(model: IRenderMime.IMimeModel, run: IRunBundle): void {
+  private _backOff(model: IRenderMime.IMimeModel, run: IRunJson): void {
     this._schedule(this._again, model, run, true);
     this._again = Math.min(2 * this._again, LONGEST);
   }
 
-  private async _recover(model: IRenderMime.IMimeModel, run: IRunBundle): Promise<void> {
+  private async _recover(model: IRenderMime.IMimeModel, run: IRunJson): Promise<void> {
     const drawn = this._drawn;
     this._isBackingOff = false;
     const isCurrent = (): boolean => drawn === this._drawn && !this._isDisposed;
@@ -130,9 +131,9 @@ export class Recovery implements IDisposable {
  * Where among a cell's outputs the chart of a run is: the one of the run's number behind the run's own output. Where there
  * is none, the number of outputs; -1 if the run's own output is not there either.
  */
-export function chartIndex(outputs: readonly PartialJSONObject[], run: IRunBundle): number {
+export function chartIndex(outputs: readonly PartialJSONObject[], run: IRunJson): number {
   const isOwn = (data: PartialJSONObject): boolean => {
-    const found = data[MIME] as unknown as IRunBundle | undefined;
+    const found = data[MIME] as unknown as IRunJson | undefined;
     return found?.run === run.run && found.cluster_id === run.cluster_id;
   };
   const own = outputs.findIndex(isOwn);
@@ -162,7 +163,7 @@ function isSame(a: PartialJSONObject, b: PartialJSONObject): boolean {
 
 /** The data of the output with what the server knows of its run. What only the notebook knew about the run is kept. */
 export function recovered(old: PartialJSONObject, found: PartialJSONObject): PartialJSONObject {
-  const [before, after] = [old[MIME], found[MIME]] as unknown as IRunBundle[];
+  const [before, after] = [old[MIME], found[MIME]] as unknown as IRunJson[];
   const notices = [...new Set([...(before.notices ?? []), ...(after.notices ?? [])])]; // such as that output is missing
   const run = { ...after, lead: before.lead, frames: before.frames, notices };
   return { ...old, ...found, [MIME]: JSON.parse(JSON.stringify(run)) as PartialJSONObject };

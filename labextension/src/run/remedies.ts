@@ -8,9 +8,8 @@ import { Widget } from '@lumino/widgets';
 
 import { RequestError } from '../api';
 import { labelOf, stepOf } from '../remedy';
-import { IRemedy } from '../generated/server';
+import { IRemedy, IRunJson } from '../generated/server';
 import { IClusters } from '../tokens';
-import { IRunBundle } from './model';
 
 /**
  * Interrupts or continues through the server, runs code `beside` the run, or inserts a cell below. Returns what to say;
@@ -19,10 +18,10 @@ import { IRunBundle } from './model';
 export function remedyTaker(
   clusters: IClusters,
   notebooks: INotebookTracker,
-  beside: (run: IRunBundle, ranks: string) => Promise<string>,
+  beside: (run: IRunJson, ranks: string) => Promise<string>,
   trans: TranslationBundle
 ) {
-  return async (run: IRunBundle, from: Widget, remedy: IRemedy): Promise<string> => {
+  return async (run: IRunJson, from: Widget, remedy: IRemedy): Promise<string> => {
     const step = stepOf(remedy, run.state !== 'done');
     const panel = notebooks.find(each => each.node.contains(from.node));
     const cell = panel?.content.widgets.find(each => each.node.contains(from.node));

@@ -2,11 +2,13 @@
 
 import { IRenderMimeRegistry, MimeModel, renderText } from '@jupyterlab/rendermime';
 import { TranslationBundle } from '@jupyterlab/translation';
+import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Panel, PanelLayout, Widget } from '@lumino/widgets';
 
-import { htmlOf, IShown, RankChoice, Segment } from './model';
+import { IDisplaySegment } from '../generated/server';
+import { RankChoice, Segment } from './model';
 import { OpeningLines } from './openinglines';
-import { ISource, isStderr, keyOf, lineCount, opens, ranksIn, segmentsFor } from './segments';
+import { htmlOf, ISource, isStderr, keyOf, lineCount, opens, ranksIn, segmentsFor } from './segments';
 
 const LONGEST_RANKS = 14;
 
@@ -50,11 +52,11 @@ export class SegmentList extends Panel {
     widget.addClass('jdist-RunSegment');
     const who = ranksIn(segment);
     if (choice === 'all' && who) {
-      const isWhole = segment.kind === 'alike' && !opens(segment, this._maxLines); // it tells whose each number is
+      const isWhole = segment.kind === 'text' && !!segment.texts && !opens(segment, this._maxLines); // it tells whose each number is
       widget.addWidget(this._gutter(who, isStderr(segment), isWhole));
     }
     widget.addWidget(this._content(segment, source));
-    const isPicture = segment.kind === 'shown' && htmlOf(source.html, segment.piece).startsWith('<img ');
+    const isPicture = segment.kind === 'shown' && htmlOf(source, segment.piece).startsWith('<img ');
     widget.toggleClass('jdist-mod-picture', isPicture);
     return widget;
   }
@@ -84,7 +86,6 @@ export class SegmentList extends Panel {
   private _content(segment: Segment, source: ISource): Widget {
     switch (segment.kind) {
       case 'text':
-      case 'alike':
         if (opens(segment, this._maxLines)) {
           return new OpeningLines(this._rendermime);
         }
@@ -113,16 +114,17 @@ export class SegmentList extends Panel {
   }
 
   /** The richest representation that JupyterLab can show; an untrusted notebook allows fewer. */
-  private _shown(segment: IShown, source: ISource): Widget {
-    const html = htmlOf(source.html, segment.piece);
-    const data = { ...segment.data, ...(html ? { 'text/html': html } : {}) };
+  private _shown(segment: IDisplaySegment, source: ISource): Widget {
+    const html = htmlOf(source, segment.piece);
+    const data = { ...segment.data, ...(html ? { 'text/html': html } : {}) } as ReadonlyPartialJSONObject;
     const mime = this._rendermime.preferredMimeType(data, source.trusted ? 'any' : 'ensure');
     if (!mime) {
       return this._gap(this._trans.__('this display cannot be shown here: %1', Object.keys(data).join(', ')));
     }
+    const metadata = (segment.metadata ?? {}) as ReadonlyPartialJSONObject;
     const renderer = this._rendermime.createRenderer(mime);
     renderer.addClass('jdist-RunDisplay');
-    void renderer.renderModel(new MimeModel({ data, metadata: segment.metadata ?? {}, trusted: source.trusted }));
+    void renderer.renderModel(new MimeModel({ data, metadata, trusted: source.trusted }));
     return renderer;
   }
 

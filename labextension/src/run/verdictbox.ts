@@ -4,7 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
 import { VERDICT_SIGN } from '../states';
-import { IFinding } from './model';
+import { IVerdictJson } from '../generated/server';
 import { remedyRow, TakeRemedy } from './remedyrow';
 
 /** A finding, announced by screen readers; nothing is drawn again while it stays the same. */
@@ -20,7 +20,7 @@ export class VerdictBox extends Widget {
   }
 
   /** With `isActive`, the run is not over, so that the suggested actions can be taken. */
-  show_(finding: IFinding | undefined, isActive: boolean): void {
+  show_(finding: IVerdictJson | undefined, isActive: boolean): void {
     const key = JSON.stringify([finding ?? null, isActive]);
     if (key === this._key) {
       return;

@@ -4,8 +4,7 @@ import { Notification } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ICluster } from '../api';
-import { IVerdictRow } from '../generated/server';
-import { IRunBundle } from '../run/model';
+import { IRunJson, IVerdictRow } from '../generated/server';
 import { IClusterChange, IClusters, IPreferences } from '../tokens';
 
 /** Milliseconds after which a notification closes by itself. */
@@ -21,7 +20,7 @@ export interface INotices {
   /** Shows the cluster in the panel. */
   show: (cluster: string) => void;
   /** The runs whose output the user has in front of them. */
-  seenRuns: () => IRunBundle[];
+  seenRuns: () => IRunJson[];
 }
 
 /** Shows notifications from now on, of the kinds that are wanted at the time. */
@@ -60,12 +59,12 @@ function showEvents({ clusters, seenRuns }: INotices, { name, notices }: ICluste
 }
 
 /** Whether the run is one of the cluster, and not of another one that has or had its name. */
-function belongsTo(run: IRunBundle, name: string, cluster: ICluster | undefined): boolean {
+function belongsTo(run: IRunJson, name: string, cluster: ICluster | undefined): boolean {
   return run.cluster === name && (!cluster?.cluster || run.cluster_id === cluster.cluster);
 }
 
 /** Whether the output of the run has the notice. */
-function saysNotice(run: IRunBundle, notice: string): boolean {
+function saysNotice(run: IRunJson, notice: string): boolean {
   return (run.notices ?? []).some(each => each.trim() === notice.trim());
 }
 

@@ -44,7 +44,7 @@ def set_to(page: Page, **values: Any) -> None:
 def write_notebook(lab: Lab, name: str) -> None:
     """A notebook with the saved output of a run: a bar for each rank, and some lines."""
     texts = [{"ranks": str(rank), "text": f"train {rank} %"} for rank in range(RANKS)]
-    bars = {"kind": "alike", "ranks": f"0-{RANKS - 1}", "text": "train 0-3 %", "texts": texts}
+    bars = {"kind": "text", "ranks": f"0-{RANKS - 1}", "text": "train 0-3 %", "texts": texts}
     lines = {"kind": "text", "ranks": f"0-{RANKS - 1}", "text": "\n".join(f"line {i}" for i in range(LINES))}
     parts = [{"ranks": f"0-{RANKS - 1}", "state": "value", "seconds": 0.5}]
     run = {"version": 1, "run": 7, "cluster": "nobody's", "state": "done", "seconds": 0.6, "ranks": parts}

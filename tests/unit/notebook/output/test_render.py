@@ -15,7 +15,7 @@ from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.table import Table
 from jdist.core.topology import Topology
-from jdist.notebook.output.body import IMAGES_LIMIT
+from jdist.notebook.output.content import IMAGES_LIMIT
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.run_view import RunView
@@ -451,7 +451,7 @@ def test_numbers_of_many_ranks_can_be_told_apart_in_every_representation():
     assert '<summary style="cursor:pointer">[0-63] step 1 loss 1.00 … 1.63 (mean 1.315)</summary>' in made["text/html"]
     assert "[17]</span> step 1 loss 1.17\n" in made["text/html"]
     (segment,) = made[MIME]["segments"]
-    assert (segment["kind"], segment["ranks"]) == ("alike", "0-63")
+    assert (segment["kind"], segment["ranks"]) == ("text", "0-63")
     assert segment["text"].splitlines()[0] == "step 0 loss 0.00 … 0.63 (mean 0.315)"
     assert segment["texts"][17] == {"ranks": "17", "text": "step 0 loss 0.17\nstep 1 loss 1.17"}
 

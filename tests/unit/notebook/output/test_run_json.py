@@ -21,10 +21,11 @@ from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind, OutputLine
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology
 from jdist.notebook.output.render import render
-from jdist.notebook.output.run_json import MIME, RunJson, TextSegment, VariantSegment
+from jdist.notebook.output.run_json import MIME, RunJson, TextSegment
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import weight
 from jdist.notebook.output.transcript import Transcript
+from jdist.notebook.text.markup import MARK
 
 RANKS = (0, 1, 2, 3)
 SCHEMA = msgspec.json.schema(RunJson)
@@ -55,10 +56,9 @@ def structure(transcript: Transcript | None = None, **changes: Any) -> dict[str,
     return dict(found)
 
 
-def cut_out(shown: dict[str, Any], piece: dict[str, int]) -> str:
-    """The piece of the HTML as JavaScript takes it: in UTF-16 units."""
-    units = shown["text/html"].encode("utf-16-le")
-    return str(units[2 * piece["start"] : 2 * (piece["start"] + piece["length"])].decode("utf-16-le"))
+def piece_of(shown: dict[str, Any], number: int) -> str:
+    """A marked piece of the HTML, as the extension of JupyterLab finds it."""
+    return str(shown["text/html"].split(MARK)[2 * number + 1])
 
 
 def test_equal_lines_stand_once_and_neighbours_are_joined() -> None:
@@ -79,7 +79,7 @@ def test_lines_that_differ_in_numbers_keep_each_ranks_own() -> None:
             transcript.feed(Text((rank,), "stdout", f"step {step} loss 0.{rank // 2}\n"))
     texts = [{"ranks": f"{r}-{r + 1}", "text": f"step 0 loss 0.{r // 2}\nstep 1 loss 0.{r // 2}"} for r in (0, 2)]
     text = "\n".join(f"step {step} loss 0.0 | 0.0 | 0.1 | 0.1" for step in range(2))
-    assert structure(transcript)["segments"] == [{"kind": "alike", "ranks": "0-3", "text": text, "texts": texts}]
+    assert structure(transcript)["segments"] == [{"kind": "text", "ranks": "0-3", "text": text, "texts": texts}]
 
 
 def test_lines_that_differ_in_two_numbers_or_hold_a_value_stand_by_rank_in_every_form() -> None:
@@ -129,8 +129,8 @@ def test_figures_in_json_have_a_limit_of_their_own_and_the_newest_are_kept() -> 
     assert lines["text"].count("text") == 1000
 
 
-@pytest.mark.parametrize("before", ["plain", "é", "🙂 and é\n🙂"])
-def test_pictures_tables_and_tracebacks_are_named_where_the_html_has_them(before: str) -> None:
+@pytest.mark.parametrize("before", ["plain", MARK])
+def test_pictures_tables_and_tracebacks_are_pieces_of_the_html(before: str) -> None:
     transcript = Transcript(RANKS)
     transcript.feed(Text((0,), "stdout", before + "\n"))
     transcript.feed(Display((1,), {"text/plain": "<Figure>", "image/png": PICTURE}))
@@ -140,12 +140,35 @@ def test_pictures_tables_and_tracebacks_are_named_where_the_html_has_them(before
     assert PICTURE not in json.dumps(found)
     picture, table = found["segments"][1:]
     assert (picture["ranks"], table["ranks"]) == ("1", "0,2")
-    assert cut_out(shown, picture["piece"]).startswith("<img ")
-    assert PICTURE in cut_out(shown, picture["piece"])
-    assert cut_out(shown, table["piece"]) == "<table><tr><td>🙂</td></tr></table>"
-    traceback = cut_out(shown, found["failures"][0]["traceback"])
+    assert piece_of(shown, picture["piece"]).startswith("<img ")
+    assert PICTURE in piece_of(shown, picture["piece"])
+    assert piece_of(shown, table["piece"]) == "<table><tr><td>🙂</td></tr></table>"
+    traceback = piece_of(shown, found["failures"][0]["traceback"])
     assert traceback.startswith("<pre")
     assert traceback.endswith("ValueError: bad</pre>")
+
+
+@pytest.mark.parametrize("own", [MARK, f"<b>{MARK}</b>{MARK}", "<!--<!--jdist-->jdist-->", "<!-- open", "</div></div>"])
+def test_no_display_changes_what_is_shown_of_others(own: str) -> None:
+    transcript = Transcript(RANKS)
+    transcript.feed(Display((0,), {"text/plain": "own", "text/html": own}))
+    transcript.feed(Display((1,), {"text/plain": "frame", "text/html": "<table></table>"}))
+    shown = bundle(transcript, outcomes={**dict.fromkeys(RANKS, ok()), 3: failed()})
+    first, table = shown[MIME]["segments"]
+    assert piece_of(shown, first["piece"]) == own.replace(MARK, "<!-- -->")
+    assert piece_of(shown, table["piece"]) == "<table></table>"
+    assert piece_of(shown, shown[MIME]["failures"][0]["traceback"]).endswith("ValueError: bad</pre>")
+
+
+def test_a_short_traceback_of_an_error_stands_open() -> None:
+    def stand_open(lines: int, kind: OutcomeKind = "error") -> list[bool]:
+        error = ErrorInfo("ValueError", "bad", tuple("x" * lines), 5)
+        found = structure(outcomes={0: Outcome(kind=kind, error=error)})["failures"]
+        return [failure.get("stands_open", False) for failure in found]
+
+    assert stand_open(30) == [True]
+    assert stand_open(31) == [False]
+    assert stand_open(5, "interrupted") == [False]
 
 
 def test_ranks_alike_stand_together_and_times_are_rounded() -> None:
@@ -226,8 +249,8 @@ def test_no_rank_loses_a_line_whatever_it_writes(steps: list[tuple[int, str, boo
     found = msgspec.convert(bundle(transcript, lead=lead, state="running")[MIME], RunJson)
     said: dict[int, list[str]] = {rank: [] for rank in RANKS}
     for segment in found.segments:
-        assert isinstance(segment, TextSegment | VariantSegment)
-        for each in [segment] if isinstance(segment, TextSegment) else segment.texts:
+        assert isinstance(segment, TextSegment)
+        for each in segment.texts or [segment]:
             for rank in RankSet.parse(each.ranks, Topology((4,), ("host",))):
                 said[rank] += each.text.split("\n")
     for rank in RANKS:

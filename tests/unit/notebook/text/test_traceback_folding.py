@@ -11,6 +11,7 @@ from jdist.notebook.output.render import render
 from jdist.notebook.output.run_json import MIME
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.text.folding import FoldedFrames, fold_frames
+from jdist.notebook.text.markup import marked_pieces
 
 TORCH = "/v/lib/python3.11/site-packages/torch"
 HEAD = "\x1b[31mValueError\x1b[39m   Traceback (most recent call last)"
@@ -105,8 +106,7 @@ def test_html_opens_to_the_frames_and_the_short_traceback_stands_open() -> None:
     )
     assert folded is not None
     assert folded[1].count("--&gt; 17 forward()") == 40
-    piece = bundle[MIME]["failures"][0]["traceback"]
-    found = shown[piece["start"] : piece["start"] + piece["length"]]
+    found = marked_pieces(shown)[bundle[MIME]["failures"][0]["traceback"]]
     assert "… 41 frames in torch" in found
     assert found.endswith("ValueError: bad</pre>")
 
