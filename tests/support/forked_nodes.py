@@ -29,7 +29,8 @@ ADDRESS = "JDIST_TEST_IMPORTER"
 STAND_IN = f"{__file__} stand-in"
 """What every stand-in has in its command line."""
 _READ_AT_START = ("PYTHON", "LD_", "OMP", "MKL", "KMP", "TORCH", "CUDA", "JDIST", "MPL", "LC_", "LANG", "TZ")
-_SET_BY_IMPORTS = ("MPLBACKEND", "TORCHINDUCTOR_CACHE_DIR")  # In a test process that has imported what a rank imports.
+# In a test process that has imported what a rank imports, and in the importer.
+_SET_FOR_IMPORTS = ("MPLBACKEND", "TORCHINDUCTOR_CACHE_DIR", "PYTHONHASHSEED")
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _REQUEST_LIMIT = 1 << 20  # Bytes.
 _ANSWER_LIMIT = 64
@@ -72,6 +73,7 @@ def forking_nodes(directory: Path) -> Iterator[int]:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
+            env={"PYTHONHASHSEED": "0", **os.environ},  # as that of a forkserver
             start_new_session=True,
         )
     try:
@@ -97,7 +99,7 @@ def _circumstances() -> Any:
         "limits": [resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")],
         "processors": sorted(os.sched_getaffinity(0)),
         "user": [os.getuid(), os.getgid(), mask, os.nice(0)],
-        "variables": {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_START) and k not in _SET_BY_IMPORTS},
+        "variables": {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_START) and k not in _SET_FOR_IMPORTS},
     }
     return json.loads(json.dumps(found))
 
@@ -156,7 +158,7 @@ class _Importer:
 
         from jdist.agent.starters.starter import PRELOAD_ENVIRONMENT, preloaded_modules
 
-        before = dict(os.environ)
+        before = os.environ.keys() - PRELOAD_ENVIRONMENT.keys()
         for name, value in PRELOAD_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         gc.disable()
