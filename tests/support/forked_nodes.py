@@ -99,7 +99,9 @@ def _circumstances() -> Any:
         "limits": [resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")],
         "processors": sorted(os.sched_getaffinity(0)),
         "user": [os.getuid(), os.getgid(), mask, os.nice(0)],
-        "variables": {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_START) and k not in _SET_FOR_IMPORTS},
+        "variables": {
+            k: v for k, v in os.environ.items() if k.startswith(_READ_AT_START) and k not in _SET_FOR_IMPORTS
+        },
     }
     return json.loads(json.dumps(found))
 
