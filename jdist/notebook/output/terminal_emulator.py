@@ -9,7 +9,7 @@ from jdist.core.messages.runs import Display, OutputItem, Tail, Text
 from jdist.core.outcome import WIDGET_VIEW
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.text import folding
-from jdist.notebook.text.markup import PLAIN, SEQUENCE, UNFINISHED, Style, without_widgets
+from jdist.notebook.text.markup import PLAIN, SEQUENCE, UNFINISHED, Style, left_out, without_widgets
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _LONGEST_SEQUENCE = 4096  # An escape sequence that has not ended after so many characters is none.
@@ -248,7 +248,8 @@ class LineStream:
         for (rank, _), assembler in self._open.items():
             yield (rank,), assembler.take()
         for rank, tail in sorted(self._tails.items()):
-            yield (rank,), [f"… {tail.lines:,} lines left out; jdist logs {rank} shows them", *tail.text.splitlines()]
+            what, count = ("line", tail.lines) if tail.lines else ("character", tail.chars)
+            yield (rank,), [*([left_out(count, [rank], what)] if count else ()), *tail.text.splitlines()]
 
 
 def _prefixed(ranks: Iterable[int], lines: Iterable[str]) -> Iterator[str]:

@@ -550,3 +550,15 @@ def test_bars_that_move_are_lines_of_their_own_and_one_for_many_ranks():
     for rank in range(20):
         assert not [*lines.feed(Text((rank,), "stderr", f"\rat {rank} of many, many things"))]
     assert [line[:5] for line in lines.open_lines()] == [*(f"[{rank}] a" for rank in range(8)), "… 12 "]
+
+
+def test_a_terminal_says_how_many_lines_were_left_out_only_if_some_were() -> None:
+    stream = LineStream()
+    for rank, lines in enumerate((0, 1, 1234)):
+        assert not list(stream.feed(Tail(rank, "stdout", lines, 10 * lines, "newest\n")))
+    end = list(stream.close())
+    assert [line for line in end if "left out" not in line] == ["[0] newest", "[1] newest", "[2] newest"]
+    assert [line.split(";")[0] for line in end if "left out" in line] == [
+        "[1] … 1 line of rank 1 left out",
+        "[2] … 1,234 lines of rank 2 left out",
+    ]
