@@ -24,8 +24,8 @@ import msgspec
 from msgspec import Struct
 
 from jdist.agent.node import NodeContext
-from jdist.agent.starters.forkserver import ProcessRequest
-from jdist.agent.starters.starter import Starter
+from jdist.agent.processes.forkserver import ProcessRequest
+from jdist.agent.processes.starter import Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import StartStore, StoreDown, StoreUp
 from jdist.core.settings import StoreReport, StoreSpec

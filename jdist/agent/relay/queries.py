@@ -26,10 +26,10 @@ from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.node import GpuReading, NodeContext, interface_environment, query
 from jdist.agent.processes.helpers import start_reporter
 from jdist.agent.processes.kernel import Kernel
+from jdist.agent.processes.starter import Starter
 from jdist.agent.processes.workers import Workers
 from jdist.agent.relay.iopub import RankLogs
 from jdist.agent.resources import ResourceMeter
-from jdist.agent.starters.starter import Starter
 from jdist.core.errors import JdistError, LaunchError
 from jdist.core.messages import base, code, nodes, observation, values
 from jdist.core.messages.base import Progress, QueryFailed

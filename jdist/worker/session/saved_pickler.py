@@ -7,7 +7,7 @@ depends on this process alone is replaced, so that equal values have equal pickl
 - Hooks of modules: torch numbers them by a counter of the process. In a save, the hooks of a unit are numbered in the
   order in which they are met.
 
-Sets need nothing, because all ranks hash strings alike (see PYTHONHASHSEED in jdist/agent/starters/starter.py). One of
+Sets need nothing, because all ranks hash strings alike (see PYTHONHASHSEED in jdist/agent/processes/starter.py). One of
 elements that are hashed by their address, such as classes, may differ between nodes.
 
 The code of functions is saved as bytecode for the Python that wrote it, and as source for any other: bytecode is
