@@ -47,8 +47,8 @@ from jdist.worker.cells.imports import Imports
 from jdist.worker.cells.outcome import fault_of
 from jdist.worker.cells.output import OwnStreams
 from jdist.worker.cells.runner import CellRunner
+from jdist.worker.compat.features import lacks_of_loaded
 from jdist.worker.compat.ipykernel import cell_numbers
-from jdist.worker.compat.private import lacks_of_loaded
 from jdist.worker.debug import breakpoints
 from jdist.worker.debug.debugger import Debugger
 from jdist.worker.debug.frames import CellFailure, PostMortem

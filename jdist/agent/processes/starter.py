@@ -46,7 +46,6 @@ _PRELOAD = (
     "stack_data",
     "pygments.formatters.terminal256",
     "jdist.worker.main",
-    "jdist.worker.groups.store_process",
 )
 # Imported as well where installed. Not the inline backend: its own import looks for the shell to display in.
 _IF_INSTALLED = ("matplotlib.figure", "matplotlib.backends.backend_agg")

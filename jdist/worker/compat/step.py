@@ -9,7 +9,7 @@ import gc
 import sys
 from typing import Any
 
-from jdist.worker.compat.private import Feature
+from jdist.worker.compat.features import Feature
 
 _FSDP1 = Feature(
     "FullyShardedDataParallel after a step that was interrupted",

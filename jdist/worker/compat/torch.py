@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
 
-from jdist.worker.compat.private import Feature
+from jdist.worker.compat.features import Feature
 
 _C10D = "torch.distributed.distributed_c10d"
 

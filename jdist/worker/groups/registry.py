@@ -28,7 +28,7 @@ from jdist.worker.groups.formation import Facts, RankFormation
 from jdist.worker.groups.gloo import Endpoint, ListenerWaker, end_reading, own_listeners, release, waits
 from jdist.worker.groups.rebind import AGAIN, rebind, renew_reducers
 from jdist.worker.groups.rpc import RpcAgent
-from jdist.worker.groups.store_client import StoreClient, sweep
+from jdist.worker.groups.store import StoreClient, sweep
 from jdist.worker.observe.call_log import CallLog
 
 _log = logging.getLogger("jdist.worker")

@@ -29,9 +29,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerAction, schedule
 
 from jdist.core.errors import describe_error
-from jdist.core.messages.observation import RankTrace
+from jdist.core.messages.observation import Call, RankTrace
 from jdist.core.messages.runs import ExecuteCell
-from jdist.core.observation import Call
 from jdist.core.profile import COLLECTIVE, KERNEL, MAIN, OPERATOR, SCOPE, ProfileOptions, RankProfile
 from jdist.worker.compat import profiler
 from jdist.worker.compat.profiler import RawEvent
