@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jdist.worker.debug.breakpoints import breakpoint  # noqa: A004 — it does what Python's own does, under a condition
     from jdist.worker.groups.on_reform import on_reform
     from jdist.worker.metrics import log
-    from jdist.worker.profile.step_mark import profile_step
+    from jdist.worker.profile import profile_step
     from jdist.worker.session.points import save_if_due
 
 # The modules of the public names that are no errors.
@@ -53,7 +53,7 @@ _HOMES = {
     "Profile": "jdist.client.measure.profile",
     "ProfileOptions": "jdist.core.profile",
     "log": "jdist.worker.metrics",
-    "profile_step": "jdist.worker.profile.step_mark",
+    "profile_step": "jdist.worker.profile",
     "save_if_due": "jdist.worker.session.points",
     "Trace": "jdist.client.measure.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
