@@ -27,7 +27,7 @@ from jdist.wire.processes import set_name
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_MODULES = ("profiler", "rpc", "sharding", "step", "torch")  # Those of this folder that have features.
+_MODULES = ("profiler", "rpc", "sharding", "torch")  # Those of this folder that have features.
 FEATURES: "list[Feature]" = []
 
 
