@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from jdist.core.errors import UsageError
 
-FORMAT = 2  # Raised when one of two versions of jdist could not load what the other writes.
+FORMAT = 3  # Raised when one of two versions of jdist could not load what the other writes.
 MANIFEST = "manifest.json"
 
 Held = Literal["equal on all ranks", "sharded", "by rank"]
