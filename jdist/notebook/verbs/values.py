@@ -9,7 +9,7 @@ from jdist.client.variables.carrier import Carrier
 from jdist.client.variables.table import SortKey
 from jdist.client.variables.variables import split_names
 from jdist.core.errors import UsageError, ValueFailed, nearest
-from jdist.core.manifest import by_reason
+from jdist.core.messages.saving import by_reason
 from jdist.core.quantities import (
     expression,
     expression_part,

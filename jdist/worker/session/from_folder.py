@@ -23,7 +23,7 @@ from torch.distributed.checkpoint import load as load_checkpoint
 from torch.distributed.checkpoint.api import CheckpointException
 
 from jdist.core.errors import UsageError, describe_error, nearest
-from jdist.core.manifest import MANIFEST, LoadReport, Manifest, Omission, read_manifest
+from jdist.core.messages.saving import MANIFEST, LoadReport, Manifest, Omission, read_manifest
 from jdist.core.ranks import describe_ranks
 from jdist.worker.session import exchange, folder, rebuild, state
 from jdist.worker.session.entries import allocate, placed
