@@ -1,6 +1,6 @@
 """Page: what the page of a notebook is told and shown: which cluster the notebook uses, and a panel.
 
-It imports neither ipywidgets nor the package for comms before a page needs them.
+Neither ipywidgets nor the package for comms is imported before it is needed.
 """
 
 from typing import TYPE_CHECKING, Any
