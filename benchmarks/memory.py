@@ -23,7 +23,7 @@ def processes(connection: Connection, workers: list[int]) -> dict[str, list[psut
     if agent is None:
         cannot_run("rank 0's agent is gone")
     children = [p for p in agent.children() if p.pid not in workers]
-    forkserver = [p for p in children if "jdist.agent.starters.forkserver" in p.cmdline() and _is_server(p)]
+    forkserver = [p for p in children if "jdist.agent.processes.forkserver" in p.cmdline() and _is_server(p)]
     following = [p for p in children if p.name() == "jdist-next"]
     store = [p for p in children if p not in forkserver and p not in following]
     return {

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from jdist.core.outcome import ErrorInfo, Outcome
     from jdist.core.profile import ProfileOptions
     from jdist.notebook.export import export
-    from jdist.notebook.open_panel import panel
+    from jdist.notebook.page import panel
     from jdist.worker.debug.breakpoints import breakpoint  # noqa: A004 — it does what Python's own does, under a condition
     from jdist.worker.groups.on_reform import on_reform
     from jdist.worker.metrics import log
-    from jdist.worker.profile.step_mark import profile_step
+    from jdist.worker.profile import profile_step
     from jdist.worker.session.points import save_if_due
 
 # The modules of the public names that are no errors.
@@ -48,12 +48,12 @@ _HOMES = {
     "on_reform": "jdist.worker.groups.on_reform",
     "breakpoint": "jdist.worker.debug.breakpoints",
     "export": "jdist.notebook.export",
-    "panel": "jdist.notebook.open_panel",
+    "panel": "jdist.notebook.page",
     "Metrics": "jdist.client.metrics.logged",
     "Profile": "jdist.client.measure.profile",
     "ProfileOptions": "jdist.core.profile",
     "log": "jdist.worker.metrics",
-    "profile_step": "jdist.worker.profile.step_mark",
+    "profile_step": "jdist.worker.profile",
     "save_if_due": "jdist.worker.session.points",
     "Trace": "jdist.client.measure.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'jdist' has no attribute {name!r}")
     home = _HOMES.get(name, "jdist.core.errors")
     if home == "jdist.client.cluster":
-        importlib.import_module("jdist.notebook.open_panel")  # gives Cluster its panel
+        importlib.import_module("jdist.notebook.page")  # gives Cluster its panel
     found = globals()[name] = getattr(importlib.import_module(home), name)  # not sought again: some are called in loops
     return found
 

@@ -17,7 +17,8 @@ import msgspec
 import msgspec.inspect as m
 
 from jdist.client.variables.table import Comparison
-from jdist.core import errors, observation
+from jdist.core import errors
+from jdist.core.messages import observation
 from jdist.core.messages.nodes import Quantity
 from jdist.notebook.output.run_json import RunJson
 from jdist.server import snapshots as s

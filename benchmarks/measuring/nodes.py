@@ -31,10 +31,9 @@ from jdist.core.messages.membership import (
     WorkerUp,
     WorldFormed,
 )
-from jdist.core.messages.observation import Observation, Observe, Stalled
+from jdist.core.messages.observation import Activity, Call, GroupProgress, Observation, Observe, Stalled
 from jdist.core.messages.protocol import RankQuery, RankReply, ToAgent
 from jdist.core.messages.runs import AbortRun, ExecuteCell, Output, RankDone, Text
-from jdist.core.observation import Activity, Call, GroupProgress
 from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.sockets import new_context

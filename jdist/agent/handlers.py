@@ -27,12 +27,12 @@ from jdist.agent.link import ControllerLink
 from jdist.agent.node import NodeContext
 from jdist.agent.processes.helpers import StoreSupervisor
 from jdist.agent.processes.kernel import InputContent, Kernel, KernelMessage, read_content
+from jdist.agent.processes.starter import Prewarmer
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.iopub import OutputRelay
 from jdist.agent.relay.queries import NodeQueries, RankQueries
 from jdist.agent.resources import ResourceMeter
-from jdist.agent.starters.starter import Prewarmer
 from jdist.core import __version__
 from jdist.core.messages import debug, membership, runs, saving
 from jdist.core.messages.base import PROTOCOL, Message

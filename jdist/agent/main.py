@@ -21,12 +21,12 @@ from jdist.agent.link import ControllerLink, DataGateway, enrol
 from jdist.agent.node import CudaVisibility, JoinOptions, NodeContext, node_facts, read_join_options
 from jdist.agent.processes.exits import why_terminated
 from jdist.agent.processes.helpers import StoreSupervisor
+from jdist.agent.processes.starter import ForkStarter, Prewarmer, SpawnStarter, Starter
 from jdist.agent.processes.workers import Workers
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.agent.relay.iopub import OutputRelay, RankLogs
 from jdist.agent.relay.queries import NodeQueries, RankQueries
 from jdist.agent.resources import ResourceMeter
-from jdist.agent.starters.starter import ForkStarter, Prewarmer, SpawnStarter, Starter
 from jdist.core.messages.membership import AgentLeaving
 from jdist.core.messages.saving import EndAnnounced
 from jdist.core.settings import BEAT

@@ -29,7 +29,7 @@ import msgspec
 import psutil
 from msgspec import Struct
 
-from jdist.agent.starters.starter import CreateTask, Starter
+from jdist.agent.processes.starter import CreateTask, Starter
 from jdist.core import launchers
 from jdist.core.launchers import Environment, read_task
 from jdist.core.messages.base import Message

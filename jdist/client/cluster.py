@@ -375,7 +375,7 @@ def like(method: Callable[..., Any]) -> Callable[[F], F]:
 class Cluster(BaseCluster):
     """A cluster, for notebooks and scripts: each method blocks until it is done. ``with`` stops it at the end."""
 
-    panel: Callable[[], Any]  # added by jdist.notebook.open_panel, which this floor does not know
+    panel: Callable[[], Any]  # added by jdist.notebook.page, which this floor does not know
 
     def __init__(self, asynchronous: AsyncCluster):
         super().__init__(asynchronous.attachment)

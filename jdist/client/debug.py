@@ -26,10 +26,9 @@ from jdist.core.messages.debug import (
     SourceText,
     Stack,
 )
-from jdist.core.messages.observation import Observation, Observe
+from jdist.core.messages.observation import Call, Observation, Observe, StackFrame, StepKind
 from jdist.core.messages.protocol import RankOp
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
-from jdist.core.observation import Call, StackFrame, StepKind
 from jdist.core.outcome import Outcome, OutcomeKind
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 

@@ -18,7 +18,7 @@ from jdist.client.metrics.logged import Metrics
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
-from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.observation import Verdict, VerdictChanged
 from jdist.core.messages.runs import (
     Clear,
     Display,
@@ -33,7 +33,6 @@ from jdist.core.messages.runs import (
 )
 from jdist.core.messages.status import Stopped
 from jdist.core.metrics import RunMetrics
-from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, describe_ranks
 from jdist.core.topology import Topology

@@ -17,10 +17,9 @@ from jdist.client.link import new_request
 from jdist.client.variables.variables import split_names
 from jdist.core import rank_code
 from jdist.core.errors import UsageError, ValueFailed
-from jdist.core.manifest import LoadReport, Manifest, Omission, SaveReport
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import GroupCreated, MakeGroup, MakeMesh
-from jdist.core.messages.saving import Autosave, SaveEnded, SaveOptions
+from jdist.core.messages.saving import Autosave, LoadReport, Manifest, Omission, SaveEnded, SaveOptions, SaveReport
 from jdist.core.messages.status import Stopped
 from jdist.core.ranks import RankSet
 from jdist.core.settings import REFORM_TIMEOUT

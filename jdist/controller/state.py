@@ -3,6 +3,10 @@
 An imperative core in one piece: each event has one handler, found in the tables below, which changes the shared Model
 and puts messages into its outbox. Then, once for all the events that came together, whatever has become possible is
 begun. The phases are in docs/design/states.md, the order of a recovery in docs/design/recovery.md.
+
+At the end of the cluster, every agent ends its ranks, which are given time for that, and then itself. Clients are told
+that the cluster is gone once all agents have ended, or should have: what ranks write until then, and which of them took
+too long, is still passed on.
 """
 
 import logging
@@ -14,12 +18,12 @@ from jdist.controller.membership.admission import Admission
 from jdist.controller.membership.formation import Formation
 from jdist.controller.membership.rank_loss import Heartbeats, RankLoss
 from jdist.controller.membership.resizing import Resizing
-from jdist.controller.membership.stopping import Stopping
 from jdist.controller.membership.takeover import Takeover
 from jdist.controller.model.model import (
     EdgeNotice,
     EndRequested,
     Event,
+    Exit,
     FromAgent,
     FromClient,
     Instruction,
@@ -27,6 +31,7 @@ from jdist.controller.model.model import (
     PeerGone,
     Tick,
 )
+from jdist.controller.model.phases import transition
 from jdist.controller.model.world import Node, World
 from jdist.controller.queries import Queries
 from jdist.controller.runs.lifecycle import OwnRuns, RunLifecycle
@@ -39,7 +44,17 @@ from jdist.core.messages import membership
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.debug import FollowRun, Pause, RankPaused, Resume
-from jdist.core.messages.membership import GroupMade, MakeGroup, MakeMesh, StoreDown, StoreUp, WorldFailed, WorldFormed
+from jdist.core.messages.membership import (
+    EndOverdue,
+    GroupMade,
+    MakeGroup,
+    MakeMesh,
+    Shutdown,
+    StoreDown,
+    StoreUp,
+    WorldFailed,
+    WorldFormed,
+)
 from jdist.core.messages.nodes import ListRuns, RunIntervals
 from jdist.core.messages.observation import Stalled
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
@@ -56,7 +71,7 @@ from jdist.core.messages.runs import (
     RunCell,
 )
 from jdist.core.messages.saving import Autosave, EndAnnounced, PartSaved, SaveEnded, SavePoint, SaveStarted
-from jdist.core.messages.status import Attached, ClientHello, Notice, StatusRequest, StopCluster
+from jdist.core.messages.status import Attached, ClientHello, Notice, StatusRequest, StopCluster, Stopped
 from jdist.core.settings import Settings
 
 _log = logging.getLogger("jdist.controller")
@@ -67,6 +82,7 @@ _STARTING = membership.WorkerUp | WorldFormed  # Messages that come once for eac
 _ORDINARY_OR_STARTING = _ORDINARY | _STARTING
 _UNTIL_THE_END = Output | MetricsLogged | RankDone | membership.EndOverdue  # Passed on while the cluster stops.
 _MOST_CLIENTS = 1024
+_AGENTS_END = 5.0  # Seconds for agents to end themselves, and workers that were killed.
 
 Handlers = Mapping[type[Message], Callable[[Any, Any], None]]
 
@@ -388,3 +404,48 @@ class State:
         if m.is_attended or m.runs.is_active:
             return None
         return self._unattended_since + (m.settings.idle_timeout if m.generation else m.settings.empty_timeout)
+
+
+class Stopping:
+    """Ends the cluster."""
+
+    def __init__(self, model: Model):
+        self._model = model
+        self._reason = ""
+        self.deadline: float | None = None  # When agents that have not ended are no longer waited for.
+
+    def begin(self, reason: str, *, now: bool = False) -> None:
+        """Have every agent end. Called again, only ``now`` has an effect: ranks are not waited for any longer."""
+        m = self._model
+        grace = 0.0 if now else m.settings.end_grace
+        if m.phase != "stopping":
+            transition(m, "stopping", reason)
+            self._reason = reason
+            agents = {node.agent for node in m.world.nodes.values()}
+        elif now:
+            agents = self._awaited()
+        else:
+            return
+        for agent in sorted(agents):
+            m.send(agent, Shutdown(grace))
+        self.deadline = m.now + grace + _AGENTS_END
+        self.finish_if_over()
+
+    def finish_if_over(self) -> None:
+        """End the controller once no agent is left, or at the deadline."""
+        m = self._model
+        if self.deadline is None:
+            return
+        if m.now >= self.deadline or not self._awaited():
+            self.deadline = None
+            m.broadcast(Stopped(self._reason))
+            m.out.append(Exit(self._reason))
+
+    def _awaited(self) -> set[str]:
+        """Agents whose processes have not ended, as far as is known."""
+        return {peer for peer in self._model.liveness_names.values() if peer.startswith("a-")}
+
+    def handle_overdue(self, _: Node, message: EndOverdue) -> None:
+        """A rank had to be killed: say what was cut off. Also after a restart, or when it was removed."""
+        text = f"rank {message.as_rank} did not end within {message.grace:g} s and was killed: {message.doing}"
+        self._model.broadcast(Notice(text))

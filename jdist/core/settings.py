@@ -47,7 +47,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     min_nodes: int = 0  # Form the world with so many nodes if the others are not available; 0: all are needed.
     fork: bool = True  # Whether workers are forked; kept for agents that are started again.
     on_death: OnDeath = "replace"
-    warm: bool = True  # While a node is idle, import ahead what its next workers need; see agent/starters/starter.
+    warm: bool = True  # While a node is idle, import ahead what its next workers need; see agent/processes/starter.
 
     form_timeout: float = 120.0  # Time to form the world once every worker is up.
     interrupt_grace: float = 5.0  # Time from an interrupt until a rank that did not stop is replaced.

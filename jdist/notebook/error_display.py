@@ -2,7 +2,8 @@
 
 An error of a cell reaches IPython's custom exception handler, before ``showtraceback``, which others replace, such as
 ``rich.traceback.install()``. Where magics and widgets call ``showtraceback`` themselves, it asks the error for its text
-(``_render_traceback_``), and then calls the method that publishes the text, which others replace as well.
+(``_render_traceback_``), and then calls the method that publishes the text, which others replace as well. That method,
+``_showtraceback``, is the one private name of IPython that is used outside of jdist/worker/compat.
 """
 
 import sys
@@ -12,7 +13,6 @@ from typing import Any
 
 from jdist.core import errors
 from jdist.core.errors import JdistError
-from jdist.worker.compat.error_hooks import publish_error, publish_next
 
 
 class Interrupted(KeyboardInterrupt):
@@ -42,13 +42,13 @@ def show_shortly(shell: Any, magic: CodeType) -> Callable[[], None]:
         sys.last_type, sys.last_value, sys.last_traceback = kind, error, tb  # for %debug and %tb
         sys.last_exc = error  # type: ignore[attr-defined]  # from Python 3.12 on
         lines = error._render_traceback_()
-        publish_error(shell, kind, error, lines)
+        _publish(shell, kind, error, lines)
         if shell.call_pdb and not _has_frame_of(magic, tb):
             shell.debugger(force=True)
         return lines
 
     def before_shown() -> None:
-        publish_next(shell, _OWN)
+        _publish_next(shell)
 
     shell.set_custom_exc((*_OWN, *others), handle)
     before, errors.before_shown = errors.before_shown, before_shown
@@ -65,3 +65,24 @@ def _has_frame_of(code: CodeType, tb: TracebackType | None) -> bool:
     while tb is not None and tb.tb_frame.f_code is not code:
         tb = tb.tb_next
     return tb is not None
+
+
+def _publish(shell: Any, kind: type[BaseException], error: BaseException, lines: list[str]) -> None:
+    """Publish an error in these lines as the shell's class does, whatever has been put in the place of its method."""
+    type(shell)._showtraceback(shell, kind, error, lines)  # noqa: SLF001 — there is no public way
+
+
+def _publish_next(shell: Any) -> None:
+    """If the method has been replaced: have the next error go past what has replaced it, if it is one of jdist's."""
+    replaced = vars(shell).get("_showtraceback")
+    if replaced is None:
+        return
+
+    def show(kind: type[BaseException], error: BaseException, lines: list[str]) -> None:
+        shell._showtraceback = replaced  # noqa: SLF001 — there is no public way
+        if isinstance(error, _OWN):
+            _publish(shell, kind, error, lines)
+        else:
+            replaced(kind, error, lines)
+
+    shell._showtraceback = show  # noqa: SLF001 — there is no public way

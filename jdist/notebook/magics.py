@@ -14,13 +14,13 @@ from jdist.core.errors import UsageError
 from jdist.core.messages.runs import CellSpec
 from jdist.core.settings import declared_options
 from jdist.notebook import verbs
-from jdist.notebook.cluster_comm import ClusterComm
 from jdist.notebook.completion import RankCompleter, code_start, ranks_part
 from jdist.notebook.error_display import Interrupted, show_shortly
 from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output import missing_names
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import TerminalScreen, kernel_screen
+from jdist.notebook.page import ClusterComm
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded_errors
 from jdist.notebook.verbs import diagnosis, values

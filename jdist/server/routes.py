@@ -64,7 +64,7 @@ from jdist.client.measure.columns import columns
 from jdist.client.sync import Synced
 from jdist.core.errors import UsageError
 from jdist.core.messages.nodes import MOST_SECONDS
-from jdist.core.observation import StepKind
+from jdist.core.messages.observation import StepKind
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.output.render import Bundle, recorded_bundle

@@ -22,9 +22,8 @@ from jdist.core.errors import Remedy, sentence
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.membership import GroupSpec
 from jdist.core.messages.nodes import Quantity, Series
-from jdist.core.messages.observation import Observation
+from jdist.core.messages.observation import Activity, ActivityKind, Observation, PauseReason, VerdictKind
 from jdist.core.messages.status import RankFacts, StatusReport
-from jdist.core.observation import Activity, ActivityKind, PauseReason, VerdictKind
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.core.topology import Mesh
 from jdist.launch.base import LauncherForm

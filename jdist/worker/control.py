@@ -47,8 +47,8 @@ from jdist.worker.cells.imports import Imports
 from jdist.worker.cells.outcome import fault_of
 from jdist.worker.cells.output import OwnStreams
 from jdist.worker.cells.runner import CellRunner
+from jdist.worker.compat.features import lacks_of_loaded
 from jdist.worker.compat.ipykernel import cell_numbers
-from jdist.worker.compat.private import lacks_of_loaded
 from jdist.worker.debug import breakpoints
 from jdist.worker.debug.debugger import Debugger
 from jdist.worker.debug.frames import CellFailure, PostMortem
@@ -58,8 +58,7 @@ from jdist.worker.groups import on_reform, patches
 from jdist.worker.groups.registry import GroupRegistry
 from jdist.worker.observe.call_log import OWN_FILES
 from jdist.worker.observe.observer import Observer, StallDetector
-from jdist.worker.profile import step_mark
-from jdist.worker.profile.recorder import CellProfiler
+from jdist.worker.profile import CellProfiler, connect_steps
 from jdist.worker.queries import QueryHandler
 from jdist.worker.session import points as saving
 from jdist.worker.session.handover import NamesHandover
@@ -96,7 +95,7 @@ class ControlThread:
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._imports = Imports(kernel.shell)
         self._profiler = CellProfiler(self._groups.log, self._observer.trace)
-        step_mark.connect(self._profiler.mark_step)
+        connect_steps(self._profiler.mark_step)
         self._sigint = signals.install(kernel)
         self._debugger = Debugger(kernel, spec.worker, self._cells, self._sigint, self._groups.log, self._observer)
         self._observer.pause = self._debugger.place

@@ -7,6 +7,7 @@ long as all of the rest, and C++ threads such as gloo's have been seen to abort 
 What does not end in time is described to the agent, and cut off.
 """
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -22,7 +23,6 @@ from types import FrameType
 from typing import Any, NoReturn, Self
 
 from jdist.worker.cells.imports import is_users_file, users_modules
-from jdist.worker.compat.exit import join_threads, run_exit_functions
 from jdist.worker.session.crash import FATAL
 
 _SENT = 0.2  # Seconds for the last message to leave.
@@ -49,9 +49,9 @@ class Ending:
         """End the process, once the kernel's loop has ended."""
         self._before_exit()
         self._stage = "threads"
-        join_threads()
+        _join_threads()
         self._stage = "exit functions"
-        run_exit_functions()
+        _run_exit_functions()
         for fd in (1, 2):  # what was captured there cannot be sent any more
             os.dup2(self._log, fd)
         self._stage = "names"
@@ -99,6 +99,18 @@ class Ending:
         file = found.f_code.co_filename
         where = f"cell {self._cells[file]}" if file in self._cells else os.path.basename(file)
         return f"{found.f_code.co_qualname} ({where}, line {found.f_lineno})"
+
+
+def _join_threads() -> None:
+    """Wait for threads that are no daemons, and for the tasks of executors; on the main thread."""
+    private: Any = threading
+    private._shutdown()  # noqa: SLF001 — as multiprocessing does
+
+
+def _run_exit_functions() -> None:
+    """Call what was registered with :mod:`atexit`, the last first; errors are printed."""
+    private: Any = atexit
+    private._run_exitfuncs()  # noqa: SLF001 — as multiprocessing does
 
 
 def _flush_files() -> None:

@@ -23,7 +23,7 @@ from jdist.wire.values.segments import Segment, layout, split
 from jdist.worker.debug.debugger import Debugger
 from jdist.worker.debug.frames import PostMortem
 from jdist.worker.observe.observer import Observer
-from jdist.worker.profile.recorder import CellProfiler
+from jdist.worker.profile import CellProfiler
 from jdist.worker.variables.describe import bin_elements, describe, evaluate
 from jdist.worker.variables.digests import block_digests, digests, element
 from jdist.worker.variables.introspection import complete, introspect

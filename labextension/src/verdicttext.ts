@@ -1,4 +1,4 @@
-/** A verdict as plain text, as a notebook's `text/plain` has it (`Verdict.text` in jdist/core/observation.py). */
+/** A verdict as plain text, as a notebook's `text/plain` has it (`Verdict.text` in jdist/core/messages/observation.py). */
 
 import { IVerdictRow } from './generated/server';
 import { effectOf, labelOf } from './remedy';

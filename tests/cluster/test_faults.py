@@ -604,7 +604,7 @@ def starting(traces: Traces, victim: str, **options: Any) -> tuple[BaseException
 @pytest.mark.usefixtures("started_nodes")
 @pytest.mark.parametrize(
     ("victim", "words"),
-    [("jdist controller", "controller"), ("join --node-rank 1", "node 1"), ("jdist.agent.starters.forkserver", "")],
+    [("jdist controller", "controller"), ("join --node-rank 1", "node 1"), ("jdist.agent.processes.forkserver", "")],
 )
 def test_while_it_starts(traces: Traces, victim: str, words: str) -> None:
     """The start fails at once and says why; a forkserver is simply started again."""

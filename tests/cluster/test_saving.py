@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import jdist
-from jdist.core.manifest import MANIFEST
+from jdist.core.messages.saving import MANIFEST
 from jdist.core.messages.status import Notice
 from support import anatomy
 from support.waits import eventually

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jdist
-from jdist.core.manifest import MANIFEST
+from jdist.core.messages.saving import MANIFEST
 from support import anatomy
 from support.waits import eventually
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import pytest
 
 import jdist
-from jdist.core.messages.observation import VerdictChanged
-from jdist.core.observation import Verdict
+from jdist.core.messages.observation import Verdict, VerdictChanged
 from support.cells import ALL_REDUCE
 from support.leaks import Traces
 from support.shared_cluster import SharedCluster

@@ -32,7 +32,7 @@ from jdist.core.messages.membership import (
     WorldFormed,
 )
 from jdist.core.messages.nodes import ClockReading
-from jdist.core.messages.observation import Observation, Observe
+from jdist.core.messages.observation import Activity, Observation, Observe, PauseReason, StackFrame
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
 from jdist.core.messages.runs import (
     AbortRun,
@@ -45,7 +45,6 @@ from jdist.core.messages.runs import (
     RunEnded,
 )
 from jdist.core.messages.status import ClientHello
-from jdist.core.observation import Activity, PauseReason, StackFrame
 from jdist.core.outcome import ErrorInfo
 from jdist.core.settings import Settings
 from jdist.core.topology import Topology

@@ -158,7 +158,7 @@ class _Importer:
         import gc
         import importlib
 
-        from jdist.agent.starters.starter import PRELOAD_ENVIRONMENT, preloaded_modules
+        from jdist.agent.processes.starter import PRELOAD_ENVIRONMENT, preloaded_modules
 
         before = os.environ.keys() - PRELOAD_ENVIRONMENT.keys()
         for name, value in PRELOAD_ENVIRONMENT.items():
@@ -267,7 +267,7 @@ def fork_nodes() -> Callable[[], object]:
     if joining is None:
         return lambda: None
     if "--no-fork" not in joining and not _fork_forkserver(importer.added_variables):
-        from jdist.agent.starters import forkserver
+        from jdist.agent.processes import forkserver
 
         return forkserver.main
     from jdist.__main__ import main
@@ -278,7 +278,7 @@ def fork_nodes() -> Callable[[], object]:
 
 def _fork_forkserver(variables: dict[str, str]) -> int:
     """Fork this agent's forkserver, which the agent takes where it would start one. Returns 0 in the forkserver."""
-    from jdist.agent.starters.starter import PreloadedProcess, preloaded_modules
+    from jdist.agent.processes.starter import PreloadedProcess, preloaded_modules
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     agent = os.getpid()

@@ -10,10 +10,9 @@ import msgspec
 
 from jdist.client.measure.timeline import Clock, Clocks, Meeting, Timeline, match, timeline
 from jdist.client.measure.trace import Trace, assemble
-from jdist.core.messages.observation import Observation, RankTrace
+from jdist.core.messages.observation import Activity, Call, GroupProgress, Observation, RankTrace
 from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.status import ClusterFacts
-from jdist.core.observation import Activity, Call, GroupProgress
 
 EPOCH = 1_700_000_000.0
 """When every made-up cell began."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jdist.controller.verdict.wait_graph import Part, PolledRanks, RankSnapshot
-from jdist.core.messages.observation import Observation
-from jdist.core.observation import Activity, Call, Channel, GroupProgress
+from jdist.core.messages.observation import Activity, Call, Channel, GroupProgress, Observation
 
 ALL = (0, 1, 2, 3)
 GROUPS = {"0": ("world", ALL), "1": ("tp", (0, 1)), "2": ("", (2, 3)), "3": ("dp", (1, 2))}

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jdist.agent.processes.kernel import Kernel
-from jdist.agent.starters.starter import CreateTask
+from jdist.agent.processes.starter import CreateTask
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Handover, NamesLoaded, NamesSaved, RequestNames, SavingNames, WorkerFails

@@ -24,8 +24,8 @@ import msgspec
 from msgspec import Struct
 
 from jdist.agent.node import NodeContext
-from jdist.agent.starters.forkserver import ProcessRequest
-from jdist.agent.starters.starter import Starter
+from jdist.agent.processes.forkserver import ProcessRequest
+from jdist.agent.processes.starter import Starter
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import StartStore, StoreDown, StoreUp
 from jdist.core.settings import StoreReport, StoreSpec
@@ -77,7 +77,7 @@ class StoreSupervisor:
     async def start(self, start: StartStore, host: str, node: str) -> None:
         """Start one at ``host`` in place of the present one; ``node`` names this node to the user."""
         self.end()
-        entry, spec = "jdist.worker.groups.store_process:main", functools.partial(StoreSpec, host, start.port)
+        entry, spec = "jdist.worker.groups.store:main", functools.partial(StoreSpec, host, start.port)
         starter, directory = self._node.starter, self._node.directory
         try:
             pid, data = await start_reporter(starter, directory, "store", entry, spec, _STORE_TIMEOUT)

@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from jdist.agent.node import NodeContext
 from jdist.agent.processes.exits import is_dying
+from jdist.agent.processes.forkserver import ProcessRequest
 from jdist.agent.processes.helpers import SIGNAL as STACK_SIGNAL
 from jdist.agent.processes.helpers import read_place
-from jdist.agent.starters.forkserver import ProcessRequest
-from jdist.agent.starters.starter import Starter
+from jdist.agent.processes.starter import Starter
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.base import AGENT_IDENTITY, MESSAGE_ID
 from jdist.core.messages.membership import StartWorker

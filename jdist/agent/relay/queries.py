@@ -26,18 +26,18 @@ from jdist.agent.code_sync import CodeReceiver
 from jdist.agent.node import GpuReading, NodeContext, interface_environment, query
 from jdist.agent.processes.helpers import start_reporter
 from jdist.agent.processes.kernel import Kernel
+from jdist.agent.processes.starter import Starter
 from jdist.agent.processes.workers import Workers
 from jdist.agent.relay.iopub import RankLogs
 from jdist.agent.resources import ResourceMeter
-from jdist.agent.starters.starter import Starter
 from jdist.core.errors import JdistError, LaunchError
 from jdist.core.messages import base, code, nodes, observation, values
 from jdist.core.messages.base import Progress, QueryFailed
 from jdist.core.messages.membership import NodeFacts
 from jdist.core.messages.nodes import ReadResources
+from jdist.core.messages.observation import Activity
 from jdist.core.messages.protocol import NodeQuery, NodeReply, NodeReplyBody, RankQuery, RankReply, RankReplyBody
 from jdist.core.messages.values import DebugLog, GetDebugLog
-from jdist.core.observation import Activity
 from jdist.core.settings import TorchFactsSpec
 from jdist.wire import log
 from jdist.wire.bulk.probe import Listener, probe_path, resolve
@@ -163,7 +163,7 @@ async def report_fully(facts: NodeFacts, starter: Starter, directory: Path) -> n
     gpus = tuple(nodes.Gpu(device.name, device.total, device.used) for device in reading.devices)
     torch: nodes.TorchFacts | None = None
     try:
-        entry = "jdist.worker.torch_facts:main"
+        entry = "jdist.worker.compat.features:main"
         _, report = await start_reporter(starter, directory, "facts", entry, TorchFactsSpec, _TORCH)
         torch = msgspec.json.decode(report, type=nodes.TorchFacts)
     except (OSError, LaunchError) as e:  # a timeout is one, and says nothing

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jdist.client.measure.report import TraceReport
 from jdist.client.measure.timeline import Bar
-from jdist.core.observation import Call
+from jdist.core.messages.observation import Call
 from jdist.core.ranks import describe_ranks
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from jdist.client.measure.timeline import Bar, Row, Timeline
-from jdist.core.observation import Call
+from jdist.core.messages.observation import Call
 from jdist.core.quantities import format_count, format_interval
 from jdist.core.ranks import describe_ranks, ranks_by
 from jdist.core.table import Table

@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from jdist.client.measure.timeline import Bar, Row, Timeline
-from jdist.core.messages.observation import RankTrace
-from jdist.core.observation import Call
+from jdist.core.messages.observation import Call, RankTrace
 from jdist.core.profile import COLLECTIVE, KERNEL, LOADING, MAIN, OPERATOR, RankProfile
 
 _COMMUNICATION = ("c10d::", "c10d_functional::", "_c10d_functional::", "record_param_comms")

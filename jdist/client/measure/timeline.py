@@ -25,9 +25,8 @@ from msgspec import Struct
 
 from jdist.client.link import Link
 from jdist.core.messages.nodes import ClockReading, ReadClock
-from jdist.core.messages.observation import RankTrace
+from jdist.core.messages.observation import ANY, Call, RankTrace
 from jdist.core.messages.status import ClusterFacts
-from jdist.core.observation import ANY, Call
 
 # ---------------------------------------------------------------- clocks
 

@@ -12,10 +12,9 @@ from jdist.client.measure.report import TraceReport
 from jdist.client.measure.timeline import Clock, Clocks, match, read_clocks, timeline
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
-from jdist.core.messages.observation import GetTrace, Observation, Observe, RankTrace
+from jdist.core.messages.observation import Call, GetTrace, Observation, Observe, RankTrace
 from jdist.core.messages.protocol import RankReplyBody
 from jdist.core.messages.status import ClusterFacts
-from jdist.core.observation import Call
 
 # Seconds for a rank to answer, on a thread of its own, so even while its main thread is stuck. The first answer takes
 # longest, on a busy machine seconds, since torch's recorder then looks up the lines of all calls.

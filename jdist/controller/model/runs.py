@@ -16,8 +16,8 @@ from jdist.controller.model.phases import RUN, HasPhase, Lifecycle, RunPhase, tr
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.nodes import RunInterval
+from jdist.core.messages.observation import CallDigest, Verdict
 from jdist.core.messages.runs import CellSpec, RankDone
-from jdist.core.observation import CallDigest, Verdict
 
 _FINAL_POLL = 0.8  # Seconds before a run's deadline at which its ranks are asked what they do.
 _MOST_ENDED = 1000  # Runs that have ended, of which it is remembered when that was.

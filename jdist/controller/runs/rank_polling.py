@@ -20,10 +20,9 @@ from jdist.controller.runs.lifecycle import RunLifecycle
 from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_loss, is_confirmed
 from jdist.controller.verdict.wait_graph import Part, PolledRanks, Ranks, RankSnapshot, is_behind
 from jdist.core.messages.debug import RankPaused
-from jdist.core.messages.observation import Observation, Observe, Stalled, VerdictChanged
+from jdist.core.messages.observation import Observation, Observe, Stalled, Verdict, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.status import Notice
-from jdist.core.observation import Verdict
 from jdist.core.rank_code import is_script
 from jdist.core.ranks import RankSet, describe_ranks
 

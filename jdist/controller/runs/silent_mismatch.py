@@ -13,9 +13,16 @@ from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import Run
 from jdist.controller.verdict import mismatch
 from jdist.controller.verdict.decide import decide_on_digests, decide_on_mismatch
-from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
+from jdist.core.messages.observation import (
+    Call,
+    CallDigest,
+    GetTrace,
+    RankTrace,
+    Verdict,
+    VerdictChanged,
+    call_signature,
+)
 from jdist.core.messages.protocol import RankQuery, RankReply
-from jdist.core.observation import Call, CallDigest, Verdict, call_signature
 from jdist.core.ranks import RankSet, ranks_by
 
 _DEADLINE = 1.0  # Seconds for which a run's end is delayed at most.

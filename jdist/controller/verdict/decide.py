@@ -38,7 +38,7 @@ from jdist.controller.verdict.wait_graph import (
     needs,
 )
 from jdist.core.errors import Remedy
-from jdist.core.observation import ActivityKind, Call, Verdict, VerdictKind, sizes
+from jdist.core.messages.observation import ActivityKind, Call, Verdict, VerdictKind, sizes
 
 # How C++ code ends a process; gloo does so where a peer sent more than expected: the ranks' calls did not fit.
 _CRASHES = ("(SIGABRT)", "(SIGSEGV)", "(SIGBUS)")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from jdist.controller.verdict.wait_graph import Ranks, members
-from jdist.core.observation import SAME_DTYPE, SAME_SIZE, Call, sizes
+from jdist.core.messages.observation import SAME_DTYPE, SAME_SIZE, Call, sizes
 from jdist.core.ranks import ranks_by
 
 _SPLITS = re.compile(r"splits=(even|\[[\d, ]*\])→(even|\[[\d, ]*\])")

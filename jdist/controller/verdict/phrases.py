@@ -1,7 +1,7 @@
 """Phrases: every sentence of a verdict and of its suggested actions. Pure.
 
 What is true is decided in :mod:`~jdist.controller.verdict.decide`; how a verdict is laid out is in
-:class:`~jdist.core.observation.Verdict`, and how an action is typed is for the front end.
+:class:`~jdist.core.messages.observation.Verdict`, and how an action is typed is for the front end.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from jdist.controller.verdict.mismatch import Mismatch
 from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot, begun_for, missing, needs
 from jdist.core.errors import Remedy
-from jdist.core.observation import ANY, Activity, ActivityKind, Call
+from jdist.core.messages.observation import ANY, Activity, ActivityKind, Call
 from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
 

@@ -6,8 +6,8 @@ wait: for a rank whose part of the run is over, or for each other in a circle.
 
 The ranks are observed at different moments. The graph is sound nevertheless: the number of collectives that a rank has
 begun in a group only grows, and no rank can leave one that another member has not begun. The same holds for the
-messages of a channel (:class:`~jdist.core.observation.Channel`), whose n-th send meets its n-th receive. Where a call
-has no number, a finding counts only if the next poll sees the same calls still in flight.
+messages of a channel (:class:`~jdist.core.messages.observation.Channel`), whose n-th send meets its n-th receive. Where
+a call has no number, a finding counts only if the next poll sees the same calls still in flight.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -15,8 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
-from jdist.core.messages.observation import Observation
-from jdist.core.observation import ANY, Activity, Call, Channel, GroupProgress
+from jdist.core.messages.observation import ANY, Activity, Call, Channel, GroupProgress, Observation
 
 # running: in the run. done, failed: its part of the run is over. free: not in the run, and idle. elsewhere: in another
 # run's cell. lost: its process is gone, and its replacement is in no group yet.

@@ -10,7 +10,7 @@ has received, so a `RankPaused` that crossed a `ResumeRanks` on its way is recog
 from msgspec import field
 
 from jdist.core.messages.base import Message
-from jdist.core.observation import Call, PauseReason, StackFrame, StepKind, Verdict
+from jdist.core.messages.observation import Call, PauseReason, StackFrame, StepKind, Verdict
 
 
 class RankPaused(Message, frozen=True):

@@ -6,9 +6,8 @@ from msgspec import Struct, field
 
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import RankPaused, RanksResumed
-from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.observation import CallDigest, VerdictChanged
 from jdist.core.messages.status import Notice
-from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 from jdist.core.profile import ProfileOptions
 from jdist.core.settings import Option

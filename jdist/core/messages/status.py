@@ -8,8 +8,8 @@ from jdist.core.errors import Remedy, sentence
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.membership import GroupSpec
+from jdist.core.messages.observation import Verdict
 from jdist.core.messages.saving import SaveStatus
-from jdist.core.observation import Verdict
 from jdist.core.topology import Topology
 
 OBSERVER = "observer"  # A client that only observes: it gets RunsChanged, and does not prevent the idle timeout.

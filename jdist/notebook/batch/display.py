@@ -8,10 +8,9 @@ from msgspec import structs
 from jdist.client.cluster import Cluster
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
-from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.observation import Verdict, VerdictChanged
 from jdist.core.messages.runs import Output, RankDone, Text
 from jdist.core.messages.status import Notice
-from jdist.core.observation import Verdict
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView
 from jdist.notebook.output.screen import Bundle, TerminalScreen, Update

@@ -11,9 +11,8 @@ from msgspec import Struct
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
-from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.observation import Verdict, VerdictChanged
 from jdist.core.messages.runs import RankDone, RunEnded
-from jdist.core.observation import Verdict
 from jdist.core.outcome import Outcome
 
 CERTAIN = 10.0  # Seconds for which a verdict must be certain before the run is stopped.

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from jdist.client.debug import describe_call
 from jdist.core.errors import Remedy
 from jdist.core.messages.debug import RankPaused
-from jdist.core.observation import PauseReason
+from jdist.core.messages.observation import PauseReason
 from jdist.core.outcome import RichOutput
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.output.body import fit

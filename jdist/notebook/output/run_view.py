@@ -16,9 +16,9 @@ from jdist.client.run import CellRun
 from jdist.core.errors import Remedy
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused
+from jdist.core.messages.observation import Verdict
 from jdist.core.messages.runs import Output, RankDone
 from jdist.core.messages.status import Notice
-from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind
 from jdist.core.quantities import format_count, format_duration, format_whole_seconds
 from jdist.core.ranks import RankSet, ranks_by

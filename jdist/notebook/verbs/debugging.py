@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from jdist.client.attachment import Ranks
 from jdist.client.debug import Places, Stacks
 from jdist.core.errors import UsageError
-from jdist.core.observation import StepKind
+from jdist.core.messages.observation import StepKind
 from jdist.core.outcome import OutcomeKind
 from jdist.core.quantities import parse_count
 from jdist.core.ranks import ranks_by

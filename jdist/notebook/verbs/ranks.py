@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from jdist.core.quantities import parse_count, parse_duration
 from jdist.core.ranks import RankSet, describe_fresh_ranks, describe_ranks
 from jdist.core.table import Table
-from jdist.notebook.open_panel import open_panel
 from jdist.notebook.output.screen import plain
+from jdist.notebook.page import open_panel
 from jdist.notebook.session import Session
 from jdist.notebook.text.cluster_text import group_rows, status_bundle
 from jdist.notebook.verbs.registry import RANKS, option, verb

@@ -20,8 +20,8 @@ from tornado.ioloop import IOLoop
 
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import AGENT_IDENTITY, MESSAGE_ID, Message
+from jdist.core.messages.observation import CallDigest
 from jdist.core.messages.runs import ExecuteCell, RankDone
-from jdist.core.observation import CallDigest
 from jdist.core.outcome import ErrorInfo
 from jdist.wire.values.frames import pack_report
 from jdist.worker.cells.children import Children, end_with_cell

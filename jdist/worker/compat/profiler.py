@@ -17,7 +17,7 @@ import torch
 from torch.autograd import profiler
 from torch.autograd.profiler_util import EventList
 
-from jdist.worker.compat.private import Feature
+from jdist.worker.compat.features import Feature
 
 _PROFILER = Feature(
     "profiling cells",

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import rpc
 
-from jdist.worker.compat.private import Feature
+from jdist.worker.compat.features import Feature
 
 _Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.distributed.tensor import Placement, Replicate, Shard, placement_types
 
-from jdist.worker.compat.private import Feature
+from jdist.worker.compat.features import Feature
 
 _PLACEMENTS = Feature(
     "saving DTensors",

@@ -22,8 +22,8 @@ from typing import Any
 from msgspec import Struct
 
 from jdist.core.messages.debug import RankPaused, ReadStack, ResumeRanks, Stack
+from jdist.core.messages.observation import PauseReason, StackFrame
 from jdist.core.messages.runs import ExecuteCell
-from jdist.core.observation import PauseReason, StackFrame
 from jdist.worker.cells.runner import CellRunner
 from jdist.worker.cells.signals import SafeSigint, interrupt_main
 from jdist.worker.compat.rpc import raise_in_thread

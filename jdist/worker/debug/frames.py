@@ -21,8 +21,8 @@ from msgspec import Struct
 
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.debug import DebugFailure, RankFailure, ReadStack, Stack
+from jdist.core.messages.observation import StackFrame
 from jdist.core.messages.runs import ExecuteCell
-from jdist.core.observation import StackFrame
 from jdist.worker.cells.shell import forget_last_error
 from jdist.worker.cells.user_code import OWN, described, installed_path
 from jdist.worker.compat.ipykernel import cell_numbers

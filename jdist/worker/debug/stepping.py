@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from jdist.core.observation import Call, StepKind
+from jdist.core.messages.observation import Call, StepKind
 from jdist.worker.observe.call_log import CallLog, LoggedCall
 
 IsUserCode = Callable[[FrameType], bool]

@@ -29,7 +29,7 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups.environment import RankEnvironment
 from jdist.worker.groups.gloo import Endpoint, ListenerWaker, own_listeners, shut_down
 from jdist.worker.groups.rpc import RpcState
-from jdist.worker.groups.store_client import StoreClient, meet
+from jdist.worker.groups.store import StoreClient, meet
 
 FOREVER = timedelta(days=1)  # torch's timeout for collectives: jdist's deadlines come first, and explain.
 WORLD = "the world"  # Key of the default group among a generation's groups.

@@ -20,7 +20,6 @@ from torch.distributed import ProcessGroup
 
 from jdist.core.errors import LaunchError
 from jdist.core.messages.membership import FormWorld, GroupSpec, WorldFormed
-from jdist.worker.compat import step
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups import on_reform
 from jdist.worker.groups.environment import RankEnvironment
@@ -28,7 +27,7 @@ from jdist.worker.groups.formation import Facts, RankFormation
 from jdist.worker.groups.gloo import Endpoint, ListenerWaker, end_reading, own_listeners, release, waits
 from jdist.worker.groups.rebind import AGAIN, rebind, renew_reducers
 from jdist.worker.groups.rpc import RpcAgent
-from jdist.worker.groups.store_client import StoreClient, sweep
+from jdist.worker.groups.store import StoreClient, sweep
 from jdist.worker.observe.call_log import CallLog
 
 _log = logging.getLogger("jdist.worker")
@@ -272,7 +271,7 @@ class GroupRegistry:
         if form.inheriting:
             renew_reducers()
         if form.is_after_abort:
-            step.end_steps()
+            torch_compat.end_steps()
         notices += [f"the group of ranks {r}, made by its members alone, is gone; {AGAIN}" for r in self._local]
         notices += self._misfit_meshes(form.world_size)
         self._previous.clear()

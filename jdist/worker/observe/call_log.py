@@ -28,7 +28,7 @@ from msgspec import Struct
 from torch.distributed import distributed_c10d as c10d
 
 from jdist.core.errors import UsageError
-from jdist.core.observation import ANY, Channel
+from jdist.core.messages.observation import ANY, Channel
 from jdist.core.outcome import FORKED
 from jdist.worker import process
 from jdist.worker.compat import torch as torch_compat

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import structs
 
-from jdist.core.observation import Call, CallDigest, call_signature
+from jdist.core.messages.observation import Call, CallDigest, call_signature
 from jdist.worker.observe.call_log import TRANSFERS, GroupName, LoggedCall, TensorMeta, global_rank, peer
 from jdist.worker.observe.flight_recorder import RecorderEntry
 

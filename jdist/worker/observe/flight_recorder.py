@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from msgspec import Struct, structs
 
-from jdist.core.observation import Call, GroupProgress
+from jdist.core.messages.observation import Call, GroupProgress
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_log import CallLog
 

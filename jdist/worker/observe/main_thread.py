@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from jdist.core.observation import Activity
+from jdist.core.messages.observation import Activity
 from jdist.core.ranks import RankSet
 from jdist.worker import process
 from jdist.worker.compat import torch as torch_compat

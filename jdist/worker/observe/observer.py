@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, structs
 
-from jdist.core.messages.observation import Observation, RankTrace
-from jdist.core.observation import Activity, Call, CallDigest, Channel, StackFrame
+from jdist.core.messages.observation import Activity, Call, CallDigest, Channel, Observation, RankTrace, StackFrame
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.observe.call_log import OWN_FILES, CallLog, LoggedCall
 from jdist.worker.observe.calls import CallMerger, digest_calls

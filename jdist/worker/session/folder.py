@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jdist.core.errors import UsageError
-from jdist.core.manifest import MANIFEST
+from jdist.core.messages.saving import MANIFEST
 from jdist.wire.processes import host_id
 
 _SAVE = re.compile(r"save-(\d{6,})")

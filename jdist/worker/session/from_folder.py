@@ -23,10 +23,9 @@ from torch.distributed.checkpoint import load as load_checkpoint
 from torch.distributed.checkpoint.api import CheckpointException
 
 from jdist.core.errors import UsageError, describe_error, nearest
-from jdist.core.manifest import MANIFEST, LoadReport, Manifest, Omission, read_manifest
+from jdist.core.messages.saving import MANIFEST, LoadReport, Manifest, Omission, read_manifest
 from jdist.core.ranks import describe_ranks
-from jdist.worker.session import exchange, folder, rebuild_saved, state
-from jdist.worker.session import rebuild as handover
+from jdist.worker.session import exchange, folder, rebuild, state
 from jdist.worker.session.entries import allocate, placed
 from jdist.worker.session.points import SavingRank, this_rank
 from jdist.worker.session.rebuild import LostValue
@@ -211,7 +210,7 @@ def _unpickle(
     """The values by name, and why others could not be loaded."""
     values: dict[str, Any] = {}
     failed: dict[str, str] = {}
-    with handover.loading(namespace, _no_buffers), rebuild_saved.loading(entries, *tables), warnings.catch_warnings():
+    with rebuild.loading(namespace, _no_buffers), rebuild.loading_save(entries, *tables), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they were shown when the values were made
         for unit in source.units:
             unpickler = pickle.Unpickler(io.BytesIO(unit.pickle))  # noqa: S301 — a folder of the user's own

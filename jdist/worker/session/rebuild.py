@@ -1,20 +1,27 @@
-"""Rebuilding what a process handed over: the functions to which its pickles refer, called while names are loaded.
+"""Rebuilding: the functions to which pickles of a rank's names refer, called while the names are loaded.
 
-Numbers in them count the buffers that came beside the pickles.
+Both kinds of pickles refer to functions of cells. What a process hands over has its tensors in buffers beside the
+pickles, which numbers in the pickles count. A save has them in a checkpoint, in which labels name its entries. A save
+that is loaded by another version calls these functions by their names: who renames one raises the format in
+`jdist.core.messages.saving`.
 """
 
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from jdist.wire.values import arrays
 from jdist.worker.compat.torch import resolve_group, typed_storage
 from jdist.worker.groups import rebind
+
+if TYPE_CHECKING:
+    from jdist.worker.session.sharding import ShardingCall
 
 
 class LostValue:
@@ -35,8 +42,13 @@ class LostValue:
         return f"<a {self.kind} that was lost when this rank was started again>"
 
 
+def lost(kind: str) -> LostValue:
+    """What takes the place of a part of this kind."""
+    return LostValue(kind)
+
+
 class _Loading(threading.local):
-    """What the functions below need while this thread loads names."""
+    """What functions of cells, and of what was handed over, need while this thread loads names."""
 
     namespace: dict[str, Any]
     read: Callable[[int, memoryview], None]  # Reads the buffer of this number.
@@ -48,17 +60,12 @@ _now = _Loading()
 
 @contextlib.contextmanager
 def loading(namespace: dict[str, Any], read: Callable[[int, memoryview], None]) -> Iterator[None]:
-    """Within this context names may be loaded on this thread, into ``namespace``."""
+    """Within this context names may be loaded on this thread, into ``namespace``; ``read`` fills a buffer."""
     _now.namespace, _now.read, _now.storages = namespace, read, {}
     try:
         yield
     finally:
         del _now.namespace, _now.read, _now.storages
-
-
-def lost(kind: str) -> LostValue:
-    """What takes the place of a part of this kind."""
-    return LostValue(kind)
 
 
 # ---------------------------------------------------------------- functions of cells
@@ -80,7 +87,7 @@ def fill_cell(cell: CellType, content: tuple[Any]) -> None:
     cell.cell_contents = content[0]
 
 
-# ---------------------------------------------------------------- tensors and arrays
+# ---------------------------------------------------------------- what a process has handed over: tensors and arrays
 
 
 def storage(number: int, nbytes: int, device: str) -> torch.UntypedStorage:
@@ -122,7 +129,7 @@ def array(number: int, note: arrays.ArrayNote) -> Any:
     return arrays.put_together(note, memory)
 
 
-# ---------------------------------------------------------------- the rank's own
+# ---------------------------------------------------------------- what a process has handed over: the rank's own
 
 
 def stream(name: str) -> Any:
@@ -130,7 +137,7 @@ def stream(name: str) -> Any:
     return getattr(sys, name)
 
 
-# ---------------------------------------------------------------- groups
+# ---------------------------------------------------------------- what a process has handed over: groups
 
 
 def group(name: str) -> Any:
@@ -146,3 +153,92 @@ def wrapped_in_ddp(module: Any, options: dict[str, Any], is_training: bool) -> A
     wrapped = rebind.wrap_ddp(module, options)
     wrapped.training = is_training
     return wrapped
+
+
+# ---------------------------------------------------------------- what a save has written
+
+
+class _LoadingSave(threading.local):
+    """What the functions below need while this thread loads a save."""
+
+    entries: Mapping[str, torch.Tensor]  # By label, filled.
+    meshes: Mapping[int, Any]
+    groups: Sequence[Any]
+
+
+_save = _LoadingSave()
+
+
+@contextlib.contextmanager
+def loading_save(
+    entries: Mapping[str, torch.Tensor], meshes: Mapping[int, Any], groups: Sequence[Any]
+) -> Iterator[None]:
+    """Within this context, and in that of :func:`loading`, the pickles of a save may be loaded on this thread."""
+    _save.entries, _save.meshes, _save.groups = entries, meshes, groups
+    try:
+        yield
+    finally:
+        del _save.entries, _save.meshes, _save.groups
+
+
+def nothing() -> None:
+    """What a survey pickles in place of what is saved elsewhere."""
+
+
+def tensor(label: str, kind: type, requires_grad: bool) -> torch.Tensor:
+    """An entry, as a tensor or a parameter."""
+    found = _save.entries[label]
+    return nn.Parameter(found, requires_grad) if kind is nn.Parameter else found.requires_grad_(requires_grad)
+
+
+def complete(made: torch.Tensor, state: tuple[torch.Tensor | None, dict[str, Any] | None]) -> None:
+    """Give a tensor its gradient and its attributes."""
+    grad, attributes = state
+    made.grad = grad
+    made.__dict__.update(attributes or {})
+
+
+def memory(label: str) -> torch.UntypedStorage:
+    """The memory of tensors that share it."""
+    return _save.entries[label].untyped_storage()
+
+
+def mesh(number: int) -> Any:
+    """A device mesh of this world."""
+    return _save.meshes[number]
+
+
+def group_of_save(number: int) -> Any:
+    """A process group of this world."""
+    found = _save.groups[number]
+    return LostValue("process group of ranks that this world does not have") if found is None else found
+
+
+def wrapped_in_ddp_of_save(module: Any, options: dict[str, Any], members: Any, is_training: bool) -> Any:
+    """DDP around a module, on every rank of its group."""
+    wrapped = rebind.wrap_ddp(module, {**options, "process_group": str(members.group_name)})
+    wrapped.training = is_training
+    return wrapped
+
+
+def plain_module(kind: type[nn.Module]) -> nn.Module:
+    """A module without attributes; they follow."""
+    return kind.__new__(kind)
+
+
+def fill_module(module: nn.Module, state: dict[str, Any]) -> None:
+    """Set a module's attributes."""
+    module.__dict__.update(state)
+
+
+def sharded_module(plain: nn.Module, calls: "list[ShardingCall]", shards: dict[str, str]) -> nn.Module:
+    """A module sharded by fully_shard as it was; ``shards`` are the labels of its parameters, by name."""
+    from jdist.worker.session import sharding  # only here: it imports torch.distributed.tensor, which takes time
+
+    loaded = {name: _save.entries[label] for name, label in shards.items()}
+    return sharding.shard(plain, calls, loaded)
+
+
+def sharded_parameter(root: nn.Module, name: str) -> nn.Parameter:
+    """A parameter of a sharded module, to which something else refers."""
+    return root.get_parameter(name)

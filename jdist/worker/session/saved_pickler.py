@@ -7,7 +7,7 @@ depends on this process alone is replaced, so that equal values have equal pickl
 - Hooks of modules: torch numbers them by a counter of the process. In a save, the hooks of a unit are numbered in the
   order in which they are met.
 
-Sets need nothing, because all ranks hash strings alike (see PYTHONHASHSEED in jdist/agent/starters/starter.py). One of
+Sets need nothing, because all ranks hash strings alike (see PYTHONHASHSEED in jdist/agent/processes/starter.py). One of
 elements that are hashed by their address, such as classes, may differ between nodes.
 
 The code of functions is saved as bytecode for the Python that wrote it, and as source for any other: bytecode is
@@ -44,7 +44,7 @@ from jdist.wire.values.objects import make_code, reduce_code
 from jdist.worker.compat.sharding import placement_text, without_fsdp
 from jdist.worker.compat.torch import storage_id
 from jdist.worker.groups import rebind
-from jdist.worker.session import rebuild_saved
+from jdist.worker.session import rebuild
 from jdist.worker.session.entries import Entries
 from jdist.worker.session.names_pickler import NamesPickler
 from jdist.worker.session.sharding import MeshTable, ShardedRoots
@@ -152,9 +152,9 @@ class _SessionPickler(NamesPickler):
         if isinstance(obj, torch.device):
             return super()._reduce(obj)
         if isinstance(obj, DeviceMesh):
-            return rebuild_saved.mesh, (self._meshes.number(obj),)
+            return rebuild.mesh, (self._meshes.number(obj),)
         if isinstance(obj, dist.ProcessGroup):
-            return rebuild_saved.group, (self._meshes.group_number(obj),)
+            return rebuild.group_of_save, (self._meshes.group_number(obj),)
         if isinstance(obj, DistributedDataParallel):
             return _ddp(obj)
         if isinstance(obj, types.CodeType):
@@ -208,11 +208,11 @@ class Survey(_SessionPickler):
         else:
             self._note_memory(tensor.untyped_storage(), tensor)
         grad = tensor.grad if tensor.is_leaf else None
-        return rebuild_saved.nothing, (), (grad, _attributes(tensor))
+        return rebuild.nothing, (), (grad, _attributes(tensor))
 
     def _storage(self, obj: torch.UntypedStorage) -> Any:
         self._note_memory(obj, obj)
-        return rebuild_saved.nothing, ()
+        return rebuild.nothing, ()
 
     def _note_memory(self, storage: torch.UntypedStorage, user: object) -> None:
         key = storage_id(storage)
@@ -223,7 +223,7 @@ class Survey(_SessionPickler):
         if not isinstance(module, FSDPModule):
             return None
         self.sharded.append(module)
-        return rebuild_saved.nothing, (), without_fsdp(module.__dict__)
+        return rebuild.nothing, (), without_fsdp(module.__dict__)
 
 
 class UnitPickler(_SessionPickler):
@@ -266,19 +266,17 @@ class UnitPickler(_SessionPickler):
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, torch.nn.Parameter) and (place := self._roots.place(tensor)) is not None:
-            return rebuild_saved.sharded_parameter, place
+            return rebuild.sharded_parameter, place
         if not isinstance(tensor, DTensor):
             if not _is_plain(tensor) or storage_id(tensor.untyped_storage()) in self._shared:
                 return self._by_memory(tensor)
             self._check_device(tensor.device)
         wanted = self._labels.get(id(tensor)) or f"{self.name}.tensor"
         kind = torch.nn.Parameter if isinstance(tensor, torch.nn.Parameter) else torch.Tensor
-        made = rebuild_saved.tensor, (self._take(wanted, tensor), kind, tensor.requires_grad and tensor.is_leaf)
+        made = rebuild.tensor, (self._take(wanted, tensor), kind, tensor.requires_grad and tensor.is_leaf)
         grad = tensor.grad if tensor.is_leaf else None
         attributes = _attributes(tensor)
-        return (
-            (*made, (grad, attributes), None, None, rebuild_saved.complete) if grad is not None or attributes else made
-        )
+        return (*made, (grad, attributes), None, None, rebuild.complete) if grad is not None or attributes else made
 
     def _take(self, wanted: str, tensor: torch.Tensor) -> str:
         label = self._entries.add(wanted, tensor)
@@ -293,7 +291,7 @@ class UnitPickler(_SessionPickler):
         if key not in self._memories:
             self._memories[key] = self._entries.add_memory(f"{self.name}.memory", obj)
             self.labels_used.append(self._memories[key])
-        return rebuild_saved.memory, (self._memories[key],)
+        return rebuild.memory, (self._memories[key],)
 
     def _module(self, module: torch.nn.Module) -> Any:
         if not self._roots.is_part(module):
@@ -304,7 +302,7 @@ class UnitPickler(_SessionPickler):
         for name, parameter in self._roots.parameters(module).items():
             shards[name] = self._take(f"{self._labels.get(id(module), self.name)}.{name}", parameter)
         calls = self._roots.calls(module)
-        return rebuild_saved.sharded_module, (_Plain(module), calls, shards)
+        return rebuild.sharded_module, (_Plain(module), calls, shards)
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is _Plain:
@@ -314,7 +312,7 @@ class UnitPickler(_SessionPickler):
     def _plain(self, module: torch.nn.Module) -> Any:
         kind, state = self._roots.plain(module)
         self._hooks.note(state)
-        return rebuild_saved.plain_module, (kind,), state, None, None, rebuild_saved.fill_module
+        return rebuild.plain_module, (kind,), state, None, None, rebuild.fill_module
 
 
 class _Plain:
@@ -367,4 +365,4 @@ def _ddp(wrapped: Any) -> Any:
     if rebind.is_special_ddp(wrapped):
         raise TypeError("it has a communication hook or mixed precision of DDP's own")
     options = {k: v for k, v in rebind.ddp_options(wrapped).items() if k != "process_group"}
-    return rebuild_saved.wrapped_in_ddp, (wrapped.module, options, wrapped.process_group, wrapped.training)
+    return rebuild.wrapped_in_ddp_of_save, (wrapped.module, options, wrapped.process_group, wrapped.training)

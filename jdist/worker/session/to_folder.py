@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from jdist.core import __version__
 from jdist.core.errors import nearest
-from jdist.core.manifest import FORMAT, Manifest, Omission, SavedName, SaveReport
+from jdist.core.messages.saving import FORMAT, Manifest, Omission, SavedName, SaveReport
 from jdist.core.ranks import RankSet
 from jdist.worker.session import exchange, folder, state
 from jdist.worker.session.entries import Entries

@@ -27,8 +27,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan
 
 from jdist.core.errors import UsageError, describe_error
-from jdist.core.manifest import MANIFEST, Manifest
-from jdist.core.messages.saving import PartSaved, SaveStarted
+from jdist.core.messages.saving import MANIFEST, Manifest, PartSaved, SaveStarted
 from jdist.core.ranks import RankSet
 from jdist.worker.session import exchange, folder
 from jdist.worker.session.entries import Entry

@@ -9,7 +9,7 @@ import { ISignal, Signal } from '@lumino/signaling';
 
 import { ICluster } from '../api';
 
-/** The comm of jdist/notebook/cluster_comm.py. */
+/** The comm of jdist/notebook/page.py. */
 const TARGET = 'jdist';
 /** A kernel with one of these has lost all that it knew. */
 const ENDINGS: Kernel.Status[] = ['restarting', 'autorestarting', 'terminating', 'dead'];

@@ -18,9 +18,8 @@ from jdist.agent.resources import GpuStream, ResourceMeter
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
 from jdist.core.messages.nodes import NodeResources, ReadResources
-from jdist.core.messages.observation import Observation
+from jdist.core.messages.observation import Activity, Observation
 from jdist.core.messages.protocol import RankReply
-from jdist.core.observation import Activity
 from support.waits import eventually
 
 BUSY_CHILD = """

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import jdist
-from jdist.core.observation import StepKind
+from jdist.core.messages.observation import StepKind
 from support.soak import programs
 from support.soak.programs import GROUPS, WORLD, Program, Step
 

@@ -37,7 +37,7 @@ from jdist.core.messages.membership import (
     WorkerUp,
     WorldFormed,
 )
-from jdist.core.messages.observation import Stalled
+from jdist.core.messages.observation import StackFrame, Stalled
 from jdist.core.messages.protocol import ToAgent
 from jdist.core.messages.runs import (
     AbortRun,
@@ -51,7 +51,6 @@ from jdist.core.messages.runs import (
     Text,
 )
 from jdist.core.messages.saving import GiveUpSave, PrepareSave, SaveAt
-from jdist.core.observation import StackFrame
 from jdist.wire.values.frames import pack
 
 FIRST, SECOND = StartWorker(10, 2, 0), StartWorker(11, 3, 0)

@@ -11,9 +11,9 @@ from jdist.client.run import CellRun, Remote
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
+from jdist.core.messages.observation import StackFrame
 from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Text
 from jdist.core.messages.status import Notice, Stopped
-from jdist.core.observation import StackFrame
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
 from jdist.wire.values.objects import encode, inline

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdist.core.observation import GroupProgress
+from jdist.core.messages.observation import GroupProgress
 
 
 @given(st.sets(st.integers(0, 10_000), max_size=50))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from jdist.core.observation import Call, call_signature
+from jdist.core.messages.observation import Call, call_signature
 
 SUM = Call("all_reduce", "0", 3, ((4, 2),), ("float32",), "op=SUM")
 SPLIT = Call("all_to_all_single", "0", 3, ((4,),), ("float32",), "splits=[1, 3]→[2, 2]")

@@ -10,9 +10,8 @@ from msgspec import structs
 from jdist.core.errors import Remedy
 from jdist.core.messages.membership import GroupSpec
 from jdist.core.messages.nodes import GpuUse
-from jdist.core.messages.observation import Observation
+from jdist.core.messages.observation import Activity, Call, GroupProgress, Observation, Verdict
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
-from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 from jdist.server.snapshots import ClusterSnapshot, redacted, snapshot_of
 
 FACTS = ClusterFacts(

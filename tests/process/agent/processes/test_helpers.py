@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from jdist.agent.processes.forkserver import ProcessRequest
 from jdist.agent.processes.helpers import start_reporter
-from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
 from jdist.core.settings import TorchFactsSpec
 

@@ -27,11 +27,11 @@ from jdist.agent.node import JoinOptions, NodeContext, node_facts
 from jdist.agent.processes import handover
 from jdist.agent.processes import kernel as kernel_module
 from jdist.agent.processes import workers as module
+from jdist.agent.processes.forkserver import ProcessRequest
 from jdist.agent.processes.handover import OWN
 from jdist.agent.processes.helpers import SIGNAL as STACK_SIGNAL
 from jdist.agent.processes.kernel import Kernel, KernelMessage
 from jdist.agent.processes.workers import Workers
-from jdist.agent.starters.forkserver import ProcessRequest
 from jdist.core.errors import LaunchError
 from jdist.core.launchers import WORKER
 from jdist.core.messages.base import Message

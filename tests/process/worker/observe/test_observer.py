@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jdist.core.messages.observation import Observation
-from jdist.core.observation import ANY
+from jdist.core.messages.observation import ANY, Observation
 from support.ranks import Ranks
 
 

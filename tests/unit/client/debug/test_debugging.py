@@ -14,9 +14,8 @@ from jdist.client.debug import Debugging
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.debug import DebugFailure, Pause, RankFailure, RankPaused, ReadStack, Resume, Stack
-from jdist.core.messages.observation import Observation, Observe
+from jdist.core.messages.observation import Activity, Call, GroupProgress, Observation, Observe, PauseReason, StackFrame
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport, StatusRequest
-from jdist.core.observation import Activity, Call, GroupProgress, PauseReason, StackFrame
 
 FACTS = ClusterFacts("c", "ready", 1, "gloo", 1, (2,), ("a",), 2)
 AT = StackFrame("train_step", "", 8, "loss.backward()", 12)

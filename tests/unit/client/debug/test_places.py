@@ -6,9 +6,8 @@ import pytest
 
 from jdist.client.debug import Places, describe_unpaused
 from jdist.core.messages.debug import RankPaused
-from jdist.core.messages.observation import Observation
+from jdist.core.messages.observation import Activity, Call, GroupProgress, Observation, PauseReason, StackFrame
 from jdist.core.messages.status import RankFacts
-from jdist.core.observation import Activity, Call, GroupProgress, PauseReason, StackFrame
 from jdist.core.outcome import OutcomeKind
 
 AT = StackFrame("train_step", "", 8, "loss.backward()", 12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jdist.client.debug import Stacks
 from jdist.core.messages.debug import Stack
-from jdist.core.observation import StackFrame
+from jdist.core.messages.observation import StackFrame
 
 CELL = StackFrame("<cell>", "", 5, "loss = train_step(model, batch)", 12)
 STEP = StackFrame("train_step", "", 8, "loss.backward()", 12)

@@ -13,7 +13,7 @@ import pytest
 from jdist.client.measure.columns import columns, nbytes
 from jdist.client.measure.trace import Trace
 from jdist.core.messages.base import QueryFailed
-from jdist.core.observation import GroupProgress
+from jdist.core.messages.observation import GroupProgress
 from support.madeup import answer, call, noise, steps, trace
 
 TYPES = {"began": "I", "work": "I", "ended": "I", "waited": "I", "kind": "H", "number": "I", "whom": "H", "last": "i"}

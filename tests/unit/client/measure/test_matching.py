@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from jdist.client.measure.timeline import Meeting, awaited, match
-from jdist.core.messages.observation import RankTrace
-from jdist.core.observation import ANY, Call
+from jdist.core.messages.observation import ANY, Call, RankTrace
 from support.madeup import answer, call
 
 WORLD = {"0": (0, 1, 2)}

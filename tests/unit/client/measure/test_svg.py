@@ -13,7 +13,7 @@ from jdist.client.measure.timeline import Bar, lanes
 from jdist.client.measure.trace import Trace
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import QueryFailed
-from jdist.core.observation import GroupProgress
+from jdist.core.messages.observation import GroupProgress
 from support.madeup import answer, call, noise, shifted, steps, trace
 
 SVG = "{http://www.w3.org/2000/svg}"

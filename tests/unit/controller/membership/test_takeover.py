@@ -28,10 +28,10 @@ from jdist.core.messages.membership import (
     WorkerUp,
     WorldFormed,
 )
+from jdist.core.messages.observation import StackFrame
 from jdist.core.messages.runs import AbortRun, CellSpec, ExecuteCell, RankDone, ReadRun, RunEnded, RunRecord, RunStarted
 from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveOptions
 from jdist.core.messages.status import ClusterFacts, Notice, StatusReport, StatusRequest
-from jdist.core.observation import StackFrame
 from support.driver import VERSION, Agent, Driver, facts
 
 STORE = ("10.0.0.1", 4000)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from jdist.controller.model.phases import transition
 from jdist.controller.model.runs import AbortReason, RankEnd, Run, RunBook
+from jdist.core.messages.observation import Verdict
 from jdist.core.messages.runs import CellSpec, RankDone
-from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo
 
 

@@ -8,7 +8,7 @@ from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
 from jdist.core.messages.membership import CarriedNames, FormWorld, Restart, StartWorker
 from jdist.core.messages.nodes import ListRuns, RunInterval, RunIntervals
-from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.observation import Verdict, VerdictChanged
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import (
     AbortRun,
@@ -28,7 +28,6 @@ from jdist.core.messages.runs import (
     Text,
 )
 from jdist.core.messages.status import Notice, RequestRefused, StatusReport, StatusRequest
-from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo
 from jdist.core.profile import ProfileOptions
 from support.driver import Driver

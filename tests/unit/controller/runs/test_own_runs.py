@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from jdist.controller.model.model import FromAgent
 from jdist.core.messages.membership import FormWorld, Restart, WorldFormed
-from jdist.core.messages.observation import Observation
+from jdist.core.messages.observation import Activity, Call, GroupProgress, Observation
 from jdist.core.messages.runs import Interrupt, RankDone
 from jdist.core.messages.status import Notice
-from jdist.core.observation import Activity, Call, GroupProgress
 from jdist.core.outcome import ErrorInfo
 from support.driver import Driver
 from support.rank_polls import answer, stall

@@ -21,6 +21,7 @@ from jdist.core.messages.debug import (
     RunFollowed,
 )
 from jdist.core.messages.membership import RemoveRanks, Restart
+from jdist.core.messages.observation import StackFrame
 from jdist.core.messages.protocol import RankReply
 from jdist.core.messages.runs import (
     AbortRun,
@@ -34,7 +35,6 @@ from jdist.core.messages.runs import (
     Text,
 )
 from jdist.core.messages.status import OBSERVER, ClusterFacts, Notice, RequestRefused, StatusReport, StatusRequest
-from jdist.core.observation import StackFrame
 from support.driver import Driver
 
 

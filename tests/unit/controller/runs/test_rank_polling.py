@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from jdist.core.messages.membership import FormWorld, Restart
-from jdist.core.messages.observation import Observation, Observe, VerdictChanged
+from jdist.core.messages.observation import Activity, Call, GroupProgress, Observation, Observe, Verdict, VerdictChanged
 from jdist.core.messages.protocol import RankQuery
 from jdist.core.messages.runs import AbortRun, Interrupt, RunEnded
 from jdist.core.messages.status import Notice, StatusReport, StatusRequest
-from jdist.core.observation import Activity, Call, GroupProgress, Verdict
 from support.driver import Driver
 from support.rank_polls import answer, stall
 

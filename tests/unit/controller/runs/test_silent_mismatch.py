@@ -6,10 +6,9 @@ import pytest
 
 from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.base import QueryFailed
-from jdist.core.messages.observation import GetTrace, RankTrace, VerdictChanged
+from jdist.core.messages.observation import Call, CallDigest, GetTrace, RankTrace, Verdict, VerdictChanged
 from jdist.core.messages.protocol import RankQuery, RankReply
 from jdist.core.messages.runs import RankDone, RunEnded
-from jdist.core.observation import Call, CallDigest, Verdict
 from support.driver import Driver
 
 ONE, OTHER = b"one", b"other"

@@ -14,8 +14,7 @@ from msgspec import structs
 
 from jdist.controller.verdict.decide import decide, decide_at_deadline, decide_on_loss, is_confirmed
 from jdist.controller.verdict.wait_graph import Part, RankSnapshot
-from jdist.core.messages.observation import Observation
-from jdist.core.observation import ANY, Activity, Call
+from jdist.core.messages.observation import ANY, Activity, Call, Observation
 from jdist.notebook.text.remedy_text import command
 from support.rank_snapshots import ALL, busy, call, coll, moving, over, received, recv, seen, send, sent, store, world
 

@@ -6,7 +6,7 @@ import pytest
 
 from jdist.controller.verdict.decide import decide_on_mismatch
 from jdist.controller.verdict.mismatch import Mismatch, compare, find
-from jdist.core.observation import Call
+from jdist.core.messages.observation import Call
 from support.rank_snapshots import ALL, call, coll, world
 
 

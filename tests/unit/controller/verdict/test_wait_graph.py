@@ -6,7 +6,7 @@ import pytest
 
 from jdist.controller.verdict import wait_graph
 from jdist.controller.verdict.wait_graph import RankSnapshot, circle, is_behind, may_move, missing, needs
-from jdist.core.observation import ANY
+from jdist.core.messages.observation import ANY
 from support.rank_snapshots import busy, call, coll, over, recv, send, store, world
 
 

@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from jdist.core.errors import Remedy
-from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.observation import Verdict, VerdictChanged
 from jdist.core.messages.runs import RankDone
 from jdist.core.messages.status import Notice
-from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.topology import Topology
 from jdist.notebook.batch.display import BatchDisplay

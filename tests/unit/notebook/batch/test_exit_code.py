@@ -9,9 +9,9 @@ import pytest
 from jdist.agent.processes.exits import explain_exit
 from jdist.client.run import CellRun
 from jdist.core.messages.debug import RankPaused
+from jdist.core.messages.observation import StackFrame
 from jdist.core.messages.runs import RankDone, RunEnded
 from jdist.core.messages.status import Stopped
-from jdist.core.observation import StackFrame
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
 from jdist.notebook.batch.rules import exit_code, held_failure

@@ -8,9 +8,8 @@ import pytest
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
-from jdist.core.messages.observation import VerdictChanged
+from jdist.core.messages.observation import StackFrame, Verdict, VerdictChanged
 from jdist.core.messages.runs import RankDone, RunEnded
-from jdist.core.observation import StackFrame, Verdict
 from jdist.notebook.batch.rules import CERTAIN, GATHER, GRACE, End, Held, HoldEnd, Report, Rules
 
 HOLD = 100.0

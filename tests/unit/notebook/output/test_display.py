@@ -16,8 +16,8 @@ from jdist.client.metrics.chart import MIME as METRICS
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
+from jdist.core.messages.observation import PauseReason, StackFrame
 from jdist.core.messages.runs import Display, MetricsLogged, Output, RankDone, RunEnded, RunStarted, Text
-from jdist.core.observation import PauseReason, StackFrame
 from jdist.core.topology import Topology
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.run_json import MIME

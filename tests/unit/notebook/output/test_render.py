@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jdist.core.messages.observation import Verdict
 from jdist.core.messages.runs import Display, Tail, Text
-from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome
 from jdist.core.table import Table
 from jdist.core.topology import Topology

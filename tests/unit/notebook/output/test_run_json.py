@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jdist.core.errors import Remedy
+from jdist.core.messages.observation import Verdict
 from jdist.core.messages.runs import Display, Text
-from jdist.core.observation import Verdict
 from jdist.core.outcome import ErrorInfo, Outcome, OutcomeKind, OutputLine
 from jdist.core.ranks import RankSet
 from jdist.core.topology import Topology

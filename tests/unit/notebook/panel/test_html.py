@@ -13,9 +13,8 @@ from jdist.core.errors import Remedy
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.membership import GroupSpec
 from jdist.core.messages.nodes import GpuUse
-from jdist.core.messages.observation import Observation
+from jdist.core.messages.observation import Activity, Call, GroupProgress, Observation, StackFrame, Verdict
 from jdist.core.messages.status import ClusterFacts, RankFacts, StatusReport
-from jdist.core.observation import Activity, Call, GroupProgress, StackFrame, Verdict
 from jdist.core.topology import Mesh
 from jdist.notebook import panel
 from jdist.notebook.panel import Sight

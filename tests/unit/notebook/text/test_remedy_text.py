@@ -9,8 +9,8 @@ import pytest
 
 from jdist import commands
 from jdist.core.errors import CellError, JdistError, Remedy, UsageError
+from jdist.core.messages.observation import Verdict
 from jdist.core.messages.status import Notice, Stopped
-from jdist.core.observation import Verdict
 from jdist.notebook.text import remedy_text
 from jdist.notebook.text.remedy_text import command, style, typed, worded, worded_errors
 

@@ -11,8 +11,8 @@ from jdist.client.debug import Places, Stacks
 from jdist.core.errors import UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, Stack
+from jdist.core.messages.observation import StackFrame
 from jdist.core.messages.status import ClusterFacts
-from jdist.core.observation import StackFrame
 from jdist.notebook.output.screen import Bundle
 from jdist.notebook.session import Session
 from jdist.notebook.verbs.registry import call

@@ -11,9 +11,8 @@ import pytest
 
 from jdist.client.measure.columns import MIME
 from jdist.client.measure.trace import Trace, assemble
-from jdist.core.messages.observation import RankTrace
+from jdist.core.messages.observation import Call, RankTrace
 from jdist.core.messages.status import ClusterFacts
-from jdist.core.observation import Call
 from jdist.notebook.output.screen import Bundle
 from jdist.notebook.session import Session
 from jdist.notebook.verbs.registry import call

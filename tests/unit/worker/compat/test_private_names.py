@@ -15,10 +15,10 @@ from textwrap import dedent
 import pytest
 
 from jdist.core.errors import UsageError
+from jdist.worker.compat import features
 from jdist.worker.compat import ipykernel as ipykernel_compat
-from jdist.worker.compat import private
 from jdist.worker.compat import torch as torch_compat
-from jdist.worker.compat.private import FEATURES, Feature
+from jdist.worker.compat.features import FEATURES, Feature
 
 
 def names(owners: dict[str, str]) -> list[tuple[str, str]]:
@@ -30,7 +30,7 @@ def installed(*packages: str) -> str:
 
 
 def test_torch_lacks_nothing() -> None:
-    assert private.lacks() == (), installed("torch")
+    assert features.lacks() == (), installed("torch")
     assert sum(len(each.names) for each in FEATURES) > 40
 
 
@@ -51,7 +51,7 @@ def test_torch_exports_the_symbols_by_which_a_receive_is_aborted() -> None:
 
 @pytest.fixture
 def lacking(monkeypatch: pytest.MonkeyPatch) -> Feature:
-    monkeypatch.setattr(private, "FEATURES", [])
+    monkeypatch.setattr(features, "FEATURES", [])
     return Feature("flying", {"torch.distributed": "all_reduce _wings", "torch.distributed:ProcessGroup": "_beak"})
 
 
@@ -74,9 +74,9 @@ def test_a_function_that_torch_can_do_without_is_skipped(lacking: Feature) -> No
 def test_only_modules_that_are_loaded_are_looked_at_where_it_shall_take_no_time(lacking: Feature) -> None:
     Feature("swimming", {"json.tool": "_fins"})
     sys.modules.pop("json.tool", None)
-    assert [(lack.feature, lack.names) for lack in private.lacks_of_loaded()] == [("flying", lacking.absent)]
+    assert [(lack.feature, lack.names) for lack in features.lacks_of_loaded()] == [("flying", lacking.absent)]
     assert "json.tool" not in sys.modules
-    assert [lack.feature for lack in private.lacks()][:2] == ["flying", "swimming"]
+    assert [lack.feature for lack in features.lacks()][:2] == ["flying", "swimming"]
 
 
 def test_without_any_of_the_names_every_module_of_a_rank_can_be_imported() -> None:
@@ -95,8 +95,8 @@ def test_without_any_of_the_names_every_module_of_a_rank_can_be_imported() -> No
         for module in pkgutil.walk_packages(jdist.worker.__path__, "jdist.worker."):
             if not module.ispkg:
                 importlib.import_module(module.name)
-        from jdist.worker.compat import private
-        found = [name.rpartition(".")[2] for lack in private.lacks() for name in lack.names]
+        from jdist.worker.compat import features
+        found = [name.rpartition(".")[2] for lack in features.lacks() for name in lack.names]
         print(json.dumps(found))
     """
     command = [sys.executable, "-c", dedent(code)]

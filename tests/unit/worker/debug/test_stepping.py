@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from jdist.core.observation import Call
+from jdist.core.messages.observation import Call
 from jdist.worker.debug.stepping import Stepper, Stop
 from jdist.worker.observe.call_log import CallLog, LoggedCall
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from jdist.core.observation import ANY, Call
+from jdist.core.messages.observation import ANY, Call
 from jdist.worker.observe.call_log import GroupName, LoggedCall
 from jdist.worker.observe.calls import CallMerger, outermost
 from jdist.worker.observe.flight_recorder import RecorderEntry

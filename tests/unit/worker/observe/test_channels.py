@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from jdist.core.observation import ANY, Channel
+from jdist.core.messages.observation import ANY, Channel
 from jdist.worker.observe.call_log import CallLog
 
 T = torch.ones(2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jdist.core.errors import UsageError
-from jdist.core.manifest import MANIFEST
+from jdist.core.messages.saving import MANIFEST
 from jdist.worker.session import folder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jdist.worker.session import rebuild_saved
+from jdist.worker.session import rebuild
 from jdist.worker.session.entries import Entries
 from jdist.worker.session.sharding import MeshTable
 from jdist.worker.session.units import Collection, Unit
@@ -64,7 +64,7 @@ def test_modules_with_other_hooks_have_other_pickles() -> None:
 def test_loaded_hooks_are_called_and_removed_by_their_handles() -> None:
     values = hooked()
     unit, entries = collected(values)
-    with rebuild_saved.loading(entries.tensors, {}, ()):
+    with rebuild.loading_save(entries.tensors, {}, ()):
         loader = pickle.Unpickler(io.BytesIO(unit.pickle))
         loaded = dict(zip(unit.names, (loader.load() for _ in unit.names), strict=True))
     model = loaded["model"]

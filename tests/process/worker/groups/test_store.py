@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from jdist.core.errors import LaunchError
 from jdist.worker.groups.gloo import shut_down
-from jdist.worker.groups.store_client import StoreClient
+from jdist.worker.groups.store import StoreClient
 from support.ports import free_port
 from support.waits import eventually
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jdist.agent.starters.forkserver import ProcessRequest
-from jdist.agent.starters.starter import SpawnStarter
+from jdist.agent.processes.forkserver import ProcessRequest
+from jdist.agent.processes.starter import SpawnStarter
 from support.waits import eventually
 
 

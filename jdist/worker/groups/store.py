@@ -1,6 +1,8 @@
-"""The worker's client of the rendezvous store, and the ranks' meeting there before a group is made.
+"""The rendezvous store: the process that holds it, a rank's client of it, and the ranks' meeting there.
 
-One client lasts for the process: each new connection makes both ends look each other's name up, which costs seconds
+The process holds a TCPStore that no rank's death takes down, and does nothing else.
+
+A rank has one client for its life: each new connection makes both ends look each other's name up, which costs seconds
 where a name server drops packets. A spare is connected for when the client's connection has been shut down. Before a
 client is used again, the store must have answered it: its connection may have broken meanwhile.
 
@@ -8,20 +10,27 @@ torch retries a refused connection until its timeout and cannot be interrupted. 
 once the port accepts connections. Waiting for that holds no lock, and ends when the formation is abandoned.
 """
 
+import errno
+import ipaddress
 import os
+import signal
 import socket
 import threading
 import time
 from collections import defaultdict
 from datetime import timedelta
 
+import msgspec
 import torch.distributed as dist
 from torch.distributed import Store, TCPStore
 
 from jdist.core.errors import LaunchError
+from jdist.core.settings import StoreReport, StoreSpec
+from jdist.wire.processes import outlive_job_end, set_name
 from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups.gloo import Endpoint, connections_to, shut_down
 
+_BACKLOG = 2048
 _CONNECT = 30.0  # Seconds to connect to the store.
 _ATTEMPT = 2.0  # Seconds for one attempt, which cannot be interrupted.
 _AGAIN = 0.05  # Seconds between two attempts.
@@ -29,6 +38,54 @@ _ANSWERED = 5.0  # Seconds for the store to answer; longer than one or two lost 
 _CLIENTS = 3  # The client that lasts, the spare, and a new one.
 _connecting: dict[int, threading.Lock] = defaultdict(threading.Lock)  # By the store's port.
 _Client = tuple[TCPStore, set[Endpoint]]  # A client and the local ends of its connections.
+
+
+# ---------------------------------------------------------------- the store's process
+
+
+def main(spec_json: bytes) -> None:
+    """Entry point: listen, send a `StoreReport` as one datagram, then stay until killed (with the agent)."""
+    spec = msgspec.json.decode(spec_json, type=StoreSpec)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    outlive_job_end()
+    set_name("jdist-store")
+    reporter = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    reporter.connect(spec.report_to)
+    try:
+        listener = _listen(spec.host, spec.port)
+        store = dist.TCPStore(
+            spec.host,
+            listener.getsockname()[1],
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=30),
+            master_listen_fd=listener.detach(),
+        )
+    except (RuntimeError, OSError) as e:
+        reporter.send(msgspec.json.encode(StoreReport(error=str(e).splitlines()[0])))
+        return
+    reporter.send(msgspec.json.encode(StoreReport(store.port)))
+    reporter.close()
+    threading.Event().wait()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen at that one address; by default the store listens at all of this host's. Raises OSError.
+
+    A name that stands here for the loopback, or for another host that forwards the port, is reached from elsewhere at
+    addresses that cannot be known; for such a name, listen at all of them.
+    """
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    is_near = ipaddress.ip_address(address[0]).is_loopback and host not in ("localhost", address[0])
+    try:
+        return socket.create_server(("", port) if is_near else address, family=family, backlog=_BACKLOG)
+    except OSError as e:
+        if e.errno != errno.EADDRNOTAVAIL:
+            raise
+        return socket.create_server(("", port), family=family, backlog=_BACKLOG)
+
+
+# ---------------------------------------------------------------- a rank's client
 
 
 class StoreClient:
@@ -138,6 +195,9 @@ def _connect(host: str, port: int) -> _Client:
             reason = str(e).splitlines()[0]
             raise LaunchError(f"the rendezvous store at {host}:{port} cannot be reached from here: {reason}") from e
         return store, connections_to(port) - before
+
+
+# ---------------------------------------------------------------- the meeting
 
 
 def meet(store: Store, rank: int, world_size: int, timeout: float) -> None:

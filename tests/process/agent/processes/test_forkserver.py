@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from jdist.agent.starters import forkserver as module
-from jdist.agent.starters.forkserver import PreforkedChild
+from jdist.agent.processes import forkserver as module
+from jdist.agent.processes.forkserver import PreforkedChild
 from support.waits import eventually
 
 

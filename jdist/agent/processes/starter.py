@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from jdist.agent.starters.forkserver import ProcessReply, ProcessRequest
+from jdist.agent.processes.forkserver import ProcessReply, ProcessRequest
 from jdist.core.errors import LaunchError
 
 _log = logging.getLogger("jdist.agent")
@@ -46,7 +46,6 @@ _PRELOAD = (
     "stack_data",
     "pygments.formatters.terminal256",
     "jdist.worker.main",
-    "jdist.worker.groups.store_process",
 )
 # Imported as well where installed. Not the inline backend: its own import looks for the shell to display in.
 _IF_INSTALLED = ("matplotlib.figure", "matplotlib.backends.backend_agg")
@@ -166,7 +165,7 @@ class Starter(ABC):
 
 
 class PreloadedProcess:
-    """A process that imports and then waits, to be forked or to become a worker itself; see starters/forkserver."""
+    """A process that imports and then waits, to be forked or to become a worker itself; see processes/forkserver."""
 
     def __init__(self, ours: socket.socket, pid: int):
         self.is_loaded = False
@@ -181,7 +180,7 @@ class PreloadedProcess:
         It imports what a worker needs, as far as it is installed, and ``more``. Its standard error is this process's.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = python_command("jdist.agent.starters.forkserver", role)
+        command = python_command("jdist.agent.processes.forkserver", role)
         command += [str(theirs.fileno()), str(os.getpid()), *preloaded_modules(), *more]
         env = {**PRELOAD_ENVIRONMENT, **os.environ}
         with theirs:
@@ -277,7 +276,7 @@ class ForkStarter(Starter):
 
     async def _begin_ahead(self) -> PreloadedProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = ProcessRequest("jdist.agent.starters.forkserver:succeed", msgspec.msgpack.encode(_WARM), "", {})
+        request = ProcessRequest("jdist.agent.processes.forkserver:succeed", msgspec.msgpack.encode(_WARM), "", {})
         try:
             with theirs:
                 return PreloadedProcess(ours, await self.start(request, theirs.fileno()))
@@ -316,7 +315,7 @@ class SpawnStarter(Starter):
         log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 — starting it takes a millisecond
-                python_command("jdist.worker.spawned", request.entry),
+                python_command("jdist.agent.processes.forkserver", "alone", request.entry),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

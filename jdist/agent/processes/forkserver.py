@@ -6,11 +6,14 @@ twice, so that its parent becomes the agent (a child subreaper), which reaps it,
 harms no worker. A child dies with the agent by PR_SET_PDEATHSIG.
 
 It stays single-threaded, runs no parallel op and never touches CUDA: a child of a process that did could hang in its
-first one. One child is forked ahead. A *spare* imports the same in an interpreter of its own and becomes one worker,
-where nothing is to be forked.
+first one. One child is forked ahead. Where nothing is to be forked, a *spare* imports what a forkserver imports, in an
+interpreter of its own, and becomes one worker; any other process begins *alone*, as an interpreter that has imported
+nothing.
 
 Protocol on a socket pair, one datagram each: a `ProcessReply` when everything has been imported, then one for each
-`ProcessRequest`. With that a descriptor may come along, which the child's function gets as its second argument.
+`ProcessRequest`. With that a descriptor may come along, which the child's function gets as its second argument. A
+process that begins alone is told in its command line what to run, and reads the specification as one line of standard
+input.
 """
 
 import contextlib
@@ -221,15 +224,22 @@ def _become_requested(data: bytes, fds: list[int]) -> None:
     os.setsid()
     end_with_job()
     os.environ.update(request.env)
-    module, _, function = request.entry.partition(":")
-    getattr(importlib.import_module(module), function)(request.spec, *fds)
+    _call(request.entry, request.spec, *fds)
+
+
+def _call(entry: str, *arguments: object) -> None:
+    module, _, function = entry.partition(":")
+    getattr(importlib.import_module(module), function)(*arguments)
 
 
 def main() -> None:
-    """Be a forkserver ("server") or a spare, in an interpreter of its own that is the agent's child."""
-    _, role, socket_fd, agent, *modules = sys.argv
-    fd, agent_pid = int(socket_fd), int(agent)
+    """Be a forkserver ("server"), a "spare" or a process "alone", in an interpreter that is the agent's child."""
     die_with_parent()
+    role, *arguments = sys.argv[1:]
+    if role == "alone":
+        _call(arguments[0], sys.stdin.buffer.readline())
+        return
+    fd, agent_pid, modules = int(arguments[0]), int(arguments[1]), arguments[2:]
     outlive_job_end()
     if os.getppid() != agent_pid:
         return  # the agent has ended meanwhile

@@ -15,9 +15,9 @@ import torch
 from torch.autograd.profiler import record_function
 
 from jdist.core.profile import COLLECTIVE, OPERATOR, SCOPE, ProfileOptions, RankProfile
+from jdist.worker import profile as module
 from jdist.worker.compat import profiler
-from jdist.worker.profile import recorder as recorder_module
-from jdist.worker.profile.recorder import OperatorTable, Recorder
+from jdist.worker.profile import OperatorTable, Recorder
 
 
 def recorded(cell: Callable[[Recorder], None], options: ProfileOptions | None = None) -> RankProfile:
@@ -91,9 +91,9 @@ def test_steps_that_the_cell_marks_count_instead() -> None:
 
 def turning(monkeypatch: pytest.MonkeyPatch, windows: int) -> Callable[[Recorder], bool]:
     """Have windows end as soon as they may; whether there have been so many."""
-    monkeypatch.setattr(recorder_module, "_FIRST", 0.0)
-    monkeypatch.setattr(recorder_module, "_TICK", 0.001)
-    monkeypatch.setattr(recorder_module, "_LONGEST", 0.0)
+    monkeypatch.setattr(module, "_FIRST", 0.0)
+    monkeypatch.setattr(module, "_TICK", 0.001)
+    monkeypatch.setattr(module, "_LONGEST", 0.0)
     deadline = time.monotonic() + 60
 
     def is_over(recorder: Recorder) -> bool:
@@ -127,7 +127,7 @@ def test_a_long_cell_is_recorded_in_several_parts(monkeypatch: pytest.MonkeyPatc
 def test_no_window_begins_within_a_scope(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch would end the scope in freed memory."""
     is_over = turning(monkeypatch, 1)
-    monkeypatch.setattr(recorder_module, "_PATIENCE", 0.01)
+    monkeypatch.setattr(module, "_PATIENCE", 0.01)
     x = torch.ones(4)
 
     def cell(recorder: Recorder) -> None:
@@ -150,7 +150,7 @@ def test_no_window_begins_within_a_scope(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_window_that_is_full_is_not_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     is_over = turning(monkeypatch, 1)
-    monkeypatch.setattr(recorder_module, "_MOST_RECORDED", 100)
+    monkeypatch.setattr(module, "_MOST_RECORDED", 100)
     x = torch.ones(4)
 
     def cell(recorder: Recorder) -> None:
@@ -241,7 +241,7 @@ def test_operators_that_torch_cannot_sum_up_are_a_reason(monkeypatch: pytest.Mon
 
 
 def test_a_table_of_more_operators_than_torch_can_read_soon_leaves_windows_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "_MOST_TABULATED", 10)
+    monkeypatch.setattr(module, "_MOST_TABULATED", 10)
     x = torch.ones(8, 8)
     profile = recorded(lambda _: [x + 1 for _ in range(50)] and None)
     assert (profile.table, profile.tabulated, len(profile.windows)) == ("", 0, 1)
@@ -253,7 +253,7 @@ def test_where_every_line_is_torchs_windows_turn_between_steps(
 ) -> None:
     """A pending call would hardly ever find the cell's own code."""
     is_over = turning(monkeypatch, 4)
-    monkeypatch.setattr(recorder_module.profiler, "may_have_scopes", lambda frame: frame is None or is_torchs(frame))
+    monkeypatch.setattr(module.profiler, "may_have_scopes", lambda frame: frame is None or is_torchs(frame))
     monkeypatch.setattr(Recorder, "_looked", lambda _self, _: 0)
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([weight], 0.1)
@@ -277,7 +277,7 @@ def test_where_every_line_is_torchs_windows_turn_between_steps(
 def test_an_optimizer_that_steps_within_backward_turns_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator of autograd is open around it, which torch would close in freed memory."""
     turning(monkeypatch, 1)
-    monkeypatch.setattr(recorder_module, "_PATIENCE", 60)
+    monkeypatch.setattr(module, "_PATIENCE", 60)
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([weight], 0.1)
     weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())

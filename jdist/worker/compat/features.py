@@ -1,25 +1,33 @@
-"""Private names of torch by the feature of jdist that uses them. A torch that lacks one costs that feature alone.
+"""Features of the installed torch: what jdist can do with its private names, and what torch reports about itself.
 
-No module that uses them looks one up when it is imported. Functions do, guarded by their :class:`Feature`.
+A torch that lacks a private name costs the feature that uses it, and nothing else. No module looks such a name up when
+it is imported. Functions do, guarded by their :class:`Feature`.
+
+A process of its own, which ends with the answer, reports what torch can do on this node: asking CUDA's driver would
+spoil one that goes on.
 """
 
 import functools
 import importlib
 import pkgutil
+import signal
+import socket
 import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+import msgspec
 import torch
 
 from jdist.core.errors import UsageError
-from jdist.core.messages.nodes import Lack
-from jdist.core.settings import ADVICE
+from jdist.core.messages.nodes import Lack, TorchFacts
+from jdist.core.settings import ADVICE, TorchFactsSpec
+from jdist.wire.processes import set_name
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_MODULES = ("profiler", "rpc", "sharding", "step", "torch")  # Those of this folder that have features.
+_MODULES = ("profiler", "rpc", "sharding", "torch")  # Those of this folder that have features.
 FEATURES: "list[Feature]" = []
 
 
@@ -77,6 +85,33 @@ def lacks() -> tuple[Lack, ...]:
 
 
 def lacks_of_loaded() -> tuple[Lack, ...]:
-    """The same as far as this process has imported what they need, which takes no time."""
+    """As :func:`lacks`, as far as this process has imported what they need, which takes no time."""
     loaded = [each for each in FEATURES if all(owner.partition(":")[0] in sys.modules for owner, _ in each.names)]
     return tuple(Lack(each.text, each.absent) for each in loaded if each.absent)
+
+
+def main(spec_json: bytes) -> None:
+    """Entry point of a process that reports torch's facts to the Unix socket in the spec, as one datagram."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    set_name("jdist-facts")
+    report_to = msgspec.json.decode(spec_json, type=TorchFactsSpec).report_to
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reporter:
+        reporter.connect(report_to)
+        reporter.send(msgspec.json.encode(torch_facts()))
+
+
+def torch_facts() -> TorchFacts:
+    """What torch is and can do here. Asks CUDA's driver: not for a process from which others are forked."""
+    import torch.cuda.nccl
+    import torch.distributed
+
+    trouble, gpus, nccl = "", 0, ""
+    if torch.version.cuda is not None:
+        try:
+            torch.cuda.init()
+            gpus = torch.cuda.device_count()
+        except (RuntimeError, AssertionError) as e:  # no driver, one that is too old, none of the devices permitted
+            trouble = str(e).strip().splitlines()[0]
+        if torch.distributed.is_nccl_available():
+            nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return TorchFacts(str(torch.__version__), torch.version.cuda or "", nccl, gpus, trouble, lacks())

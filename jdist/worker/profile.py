@@ -1,5 +1,7 @@
 """Profile a rank's cells under torch.profiler within limits on memory and time, and keep the last profile.
 
+A cell marks the end of a step with ``jdist.profile_step``.
+
 torch keeps everything in memory until the profiler is stopped, and then needs 10 µs per operator. So the recording is
 divided into windows. A window ends when it holds about `_MOST_RECORDED` operators, and the next one begins at the next
 moment of the series 10 s, 20 s, 40 s, … after the cell's start, on all ranks at about the same time. Where operators
@@ -29,9 +31,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerAction, schedule
 
 from jdist.core.errors import describe_error
-from jdist.core.messages.observation import RankTrace
+from jdist.core.messages.observation import Call, RankTrace
 from jdist.core.messages.runs import ExecuteCell
-from jdist.core.observation import Call
 from jdist.core.profile import COLLECTIVE, KERNEL, MAIN, OPERATOR, SCOPE, ProfileOptions, RankProfile
 from jdist.worker.compat import profiler
 from jdist.worker.compat.profiler import RawEvent
@@ -507,3 +508,20 @@ class CallKeeper:
                 self._left_out += 1
                 del self._calls[next(iter(self._calls))]
         return found
+
+
+_markers: list[Callable[[], None]] = []  # That of the process's profiler, if the process is a rank.
+
+
+def profile_step() -> None:
+    """Mark the end of a training step, for a profile. Does nothing if the cell is not being profiled.
+
+    Without it, the steps of the first optimizer are counted.
+    """
+    for marker in _markers:
+        marker()
+
+
+def connect_steps(marker: Callable[[], None]) -> None:
+    """Make :func:`profile_step` call ``marker``, and nothing else."""
+    _markers[:] = [marker]

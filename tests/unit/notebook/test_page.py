@@ -8,8 +8,7 @@ import pytest
 
 from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.status import Stopped
-from jdist.notebook import cluster_comm
-from jdist.notebook.cluster_comm import ClusterComm
+from jdist.notebook.page import ClusterComm
 from jdist.notebook.session import Session
 
 
@@ -73,7 +72,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[RecordedComm]:
         comms.append(RecordedComm(**options))
         return comms[-1]
 
-    monkeypatch.setattr(cluster_comm, "create_comm", create_comm)
+    monkeypatch.setattr("comm.create_comm", create_comm)
     return comms
 
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from jdist.agent.starters.forkserver import ProcessRequest
-from jdist.agent.starters.starter import PreloadedProcess, Prewarmer, Starter
+from jdist.agent.processes.forkserver import ProcessRequest
+from jdist.agent.processes.starter import PreloadedProcess, Prewarmer, Starter
 
 IDLE = 0.02
 

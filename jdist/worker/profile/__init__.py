@@ -1,1 +1,0 @@
-"""Profile: a cell's operators, recorded by torch.profiler within limits on memory and time."""
