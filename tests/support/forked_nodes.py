@@ -29,8 +29,8 @@ ADDRESS = "JDIST_TEST_IMPORTER"
 STAND_IN = f"{__file__} stand-in"
 """What every stand-in has in its command line."""
 _READ_AT_START = ("PYTHON", "LD_", "OMP", "MKL", "KMP", "TORCH", "CUDA", "JDIST", "MPL", "LC_", "LANG", "TZ")
-# In a test process that has imported what a rank imports, and in the importer.
-_SET_FOR_IMPORTS = ("MPLBACKEND", "TORCHINDUCTOR_CACHE_DIR", "PYTHONHASHSEED")
+_SET_BY_IMPORTS = ("MPLBACKEND", "TORCHINDUCTOR_CACHE_DIR")  # In a test process that has imported what a rank imports.
+_SEED = "PYTHONHASHSEED"  # Which a forkserver is started with, and so the importer.
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _REQUEST_LIMIT = 1 << 20  # Bytes.
 _ANSWER_LIMIT = 64
@@ -69,11 +69,11 @@ def forking_nodes(directory: Path) -> Iterator[int]:
     start += "; sys.exit(forked_nodes.fork_nodes()())"  # so that nothing of this module is on their stacks
     with open(directory / "importer.log", "wb") as log:
         importer = subprocess.Popen(
-            [sys.executable, "-c", start, str(Path(__file__).parent)],
+            [sys.executable, "-c", start, str(Path(__file__).parent), os.environ.get(_SEED, "")],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={"PYTHONHASHSEED": "0", **os.environ},  # as that of a forkserver
+            env={_SEED: "0", **os.environ},
             start_new_session=True,
         )
     try:
@@ -99,9 +99,7 @@ def _circumstances() -> Any:
         "limits": [resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")],
         "processors": sorted(os.sched_getaffinity(0)),
         "user": [os.getuid(), os.getgid(), mask, os.nice(0)],
-        "variables": {
-            k: v for k, v in os.environ.items() if k.startswith(_READ_AT_START) and k not in _SET_FOR_IMPORTS
-        },
+        "variables": {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_START) and k not in _SET_BY_IMPORTS},
     }
     return json.loads(json.dumps(found))
 
@@ -160,7 +158,7 @@ class _Importer:
 
         from jdist.agent.processes.starter import PRELOAD_ENVIRONMENT, preloaded_modules
 
-        before = os.environ.keys() - PRELOAD_ENVIRONMENT.keys()
+        before = dict(os.environ)
         for name, value in PRELOAD_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         gc.disable()
@@ -261,6 +259,8 @@ class _Importer:
 
 def fork_nodes() -> Callable[[], object]:
     """Be the importer until the test run ends; returns what is to be called, also in each process that is forked."""
+    if not sys.argv[2]:  # the test run has no seed, and so have those who ask for agents
+        del os.environ[_SEED]
     importer = _Importer(os.environ[ADDRESS])
     importer.load()
     joining = importer.serve()
