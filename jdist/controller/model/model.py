@@ -223,7 +223,7 @@ class Model(HasPhase[Phase]):
         return [r for r in ranks if r.phase == "gone" and self.world.nodes[r.node_rank].is_here]
 
     def fresh_notice(self, rank: int, why: str = "") -> Notice:
-        """A rank has lost its names; ranks that still have theirs are suggested as the source of a copy."""
+        """Say that a rank has lost its names, and suggest a copy from a rank that still has its own."""
         text = describe_fresh_ranks((rank,)) + (f"; {why}" if why else "")
         others = [r.rank for r in self.world.ranks.values() if r.phase == "held" and not r.is_fresh and r.rank != rank]
         if not others:

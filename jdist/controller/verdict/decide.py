@@ -107,7 +107,7 @@ def decide_on_mismatch(
 
 
 def decide_on_digests(run: int, parties: Sequence[tuple[int, ...]], group: str) -> Verdict:
-    """The verdict on ranks of ``group``, together by equal calls, of which it is unknown where their calls differed."""
+    """The verdict on a group whose ranks made different calls; those of a party made equal calls."""
     responsible = mismatch.accused(parties, sum(map(len, parties)))
     reason = phrases.unlike_digests(parties, responsible, group)
     return Verdict(run, "mismatch", responsible, (), reason, group=group, has_passed=True)

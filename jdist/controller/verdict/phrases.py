@@ -26,19 +26,19 @@ def interrupt(run: int, ranks: Ranks) -> Remedy:
 
 
 def resume(paused: Sequence[int]) -> Remedy:
-    """Resumes the paused ranks."""
+    """Suggest resuming the paused ranks."""
     return Remedy("continue", f"resume {describe_ranks(paused)}", str(RankSet(paused)))
 
 
 def join(responsible: Sequence[int], kind: ActivityKind) -> Remedy:
-    """A cell in which the responsible ranks enter what others wait in."""
+    """Suggest a cell that has the responsible ranks call what the other ranks wait in."""
     what = {"collective": "the same collective", "transfer": "the other half", "store": "the same"}[kind]
     effect = f"let {describe_ranks(responsible)} join by calling {what}"
     return Remedy("run_cell", effect, ",".join(map(str, responsible)))
 
 
 def mismatch(found: Mismatch, group: str, *, has_passed: bool) -> Phrases:
-    """Ranks of a group in different calls; ``has_passed``: none of them was blocked."""
+    """Describe the calls that differ within a group; ``has_passed``: no rank was blocked by it."""
     details = tuple(f"{describe_ranks(ranks, 'calls')} {_describe(call)}" for ranks, call in found.parties)
     if found.what == "operation":
         ranks, at = f"the ranks of group {group}", f"in different collectives at #{found.number}"
@@ -50,7 +50,7 @@ def mismatch(found: Mismatch, group: str, *, has_passed: bool) -> Phrases:
 
 
 def unlike_digests(parties: Sequence[Sequence[int]], responsible: Sequence[int], group: str) -> str:
-    """Ranks of a group whose calls differed, where it is unknown which call did."""
+    """Describe a group whose ranks made different calls, if the first different call is unknown."""
     if responsible:
         others = describe_ranks(rank for ranks in parties for rank in ranks if rank not in responsible)
         reason = f"{describe_ranks(responsible, 'has')} called other collectives in group {group} than {others}"
@@ -180,19 +180,19 @@ def wait_for(others: Sequence[int], waiting: Sequence[int], ranks: Ranks) -> str
 
 
 def wait_for_paused(paused: Sequence[int], waiting: Sequence[int], ranks: Ranks) -> str:
-    """Also says where the others are paused, unless they are paused in different places."""
+    """Such as "rank 0 waits for rank 1, which is paused at f, line 8"; no place if there are several."""
     places = {ranks[r].paused for r in paused}
     at = f" at {places.pop()}" if len(places) == 1 else ""
     return f"{wait_for(paused, waiting, ranks)}, which {'is' if len(paused) == 1 else 'are'} paused{at}"
 
 
 def still_busy(busy: Sequence[int]) -> str:
-    """Ranks that have not finished in time, and wait for no other rank."""
+    """Describe ranks that have not finished in time although they wait for no other rank."""
     return f"{describe_ranks(busy, 'is')} still busy"
 
 
 def losses(lost: Ranks) -> Phrases:
-    """Ranks whose processes have ended, by the reason."""
+    """Describe ranks whose processes have ended, a phrase for each reason."""
     reasons = ranks_by((rank, snapshot.note) for rank, snapshot in lost.items())
     texts = tuple(f"{who(r, lost)} {'is' if len(r) == 1 else 'are'} lost: {why}" for why, r in reasons.items())
     return texts[0], texts[1:]

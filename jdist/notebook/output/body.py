@@ -71,7 +71,7 @@ def html_body(blocks: Sequence[Block], contents: Contents, limit: int) -> str:
 
 
 def _chunk(content: Content, count: int) -> _Chunk:
-    """The content as HTML; ``count`` is the number of different ones in its place."""
+    """The content as HTML; ``count`` is the number of different lines of ranks that it stands for."""
     lead, is_stderr = prefix(content.ranks), isinstance(content, TextSegment) and content.stderr
     if isinstance(content, TextSegment) and content.opens:
         opening = _opening(lead, content, count)
@@ -115,8 +115,9 @@ def _assembled(chunks: Iterable[_Chunk]) -> str:
 
 
 def fit(blocks: Sequence[Block], limit: int, make: Make[T]) -> tuple[list[T], list[str], list[T]]:
-    """What is made of the first blocks within ``limit`` bytes, notes of what is left out, and the same of the last
-    blocks. Only these are made.
+    """Call ``make`` for the first and the last blocks, as far as the results fit into ``limit`` bytes.
+
+    Returns the results for the first blocks, notes of what is left out between, and the results for the last blocks.
     """
     head, room = _while_fitting(blocks, limit, make)
     tail: list[tuple[int, list[T]]] = []

@@ -162,7 +162,7 @@ def _by_rank(block: Block) -> Sequence[BlockPart]:
 
 
 def unfolded(block: Block) -> list[Block]:
-    """Blocks that say the same with all numbers, of at most eight ranks each, in place of one that has only a range."""
+    """Split a block of many ranks, whose numbers are shown as a range, into blocks of eight ranks with every number."""
     if len(block.parts) <= MOST_JOINED or _one_line(block) is None or _bars_of(block):
         return [block]
     some = [block.ranks[at : at + MOST_JOINED] for at in range(0, len(block.ranks), MOST_JOINED)]

@@ -242,7 +242,7 @@ def _joined(found: Iterable[Segment]) -> Iterator[Segment]:
 
 
 def _writers(segment: Segment) -> _Writers:
-    """Who wrote lines, and to which stream; None for anything else."""
+    """Which ranks wrote the lines of a segment, and to which stream; None for a segment without lines."""
     if not isinstance(segment, TextSegment):
         return None
     return segment.stderr, segment.ranks, [each.ranks for each in segment.texts]
