@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from msgspec import Struct
 from msgspec.structs import fields
 
+from jdist.core import __version__
+
+OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = "2.12.1"
 NEWEST_TORCH = "2.14.1"
 ADVICE = f"jdist is tested with torch {OLDEST_TORCH} to {NEWEST_TORCH}; install one of these, or a newer jdist"
@@ -172,12 +175,12 @@ class TorchFactsSpec(Struct, frozen=True):
 
 
 class SshBootstrapSpec(Struct, frozen=True):
-    """Passed over ssh to the bootstrap script, which starts a node's agent and reports one line after ``mark``."""
+    """Passed over ssh to the bootstrap script, which reports a line after ``mark`` and becomes a ``jdist`` command."""
 
     mark: str
-    python: tuple[int, int]  # The oldest version of Python that will do.
-    jdist: str  # The version that has to be installed there.
-    directory: str
-    env: dict[str, str]
-    words: tuple[str, ...]  # The agent's command line.
-    log: str  # Name of the log file, to which the process id is added.
+    words: tuple[str, ...]  # The command line.
+    directory: str = ""
+    env: dict[str, str] = {}
+    log: str = ""  # Name of the file for its output, to which the process id is added; "": the login's own output.
+    python: tuple[int, int] = OLDEST_PYTHON
+    jdist: str = __version__  # The version that has to be installed there.

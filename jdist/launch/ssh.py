@@ -9,7 +9,6 @@ known_hosts; this cannot be turned off. jdist never prompts, so a password or a 
 
 import asyncio
 import contextlib
-import importlib.resources
 import secrets
 import shlex
 import sys
@@ -21,13 +20,13 @@ import asyncssh
 import msgspec
 from msgspec import Struct
 
-from jdist.core import __version__
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
 from jdist.core.settings import Host, Settings, SshBootstrapSpec
 from jdist.launch.base import LauncherForm, LauncherOption, LaunchPlan, join_words, resolved
 from jdist.launch.hosts import NodeLaunch, NodeLauncher
 from jdist.launch.launch_program import last_words
+from jdist.launch.ssh_command import BootstrapReport, bootstrap_command
 
 _CONNECT = 20.0  # Seconds to connect to a host, unless the configuration says otherwise.
 _LOGIN = 30.0  # Seconds to authenticate.
@@ -38,11 +37,6 @@ _AT_ONCE = 8  # Concurrent logins: sshd (MaxStartups) drops some of more than te
 _REPORT = 60.0  # Seconds for a login shell, Python's start and the import of jdist there.
 _END = 5.0
 _LOG_LINES = 3
-# For /bin/sh: run `$0` with the first of the arguments that is an interpreter here.
-_CHOOSE = (
-    'for p in "$@"; do command -v "$p" >/dev/null 2>&1 && exec "$p" -c "$0"; done; echo "there is no $*" >&2; exit 127'
-)
-OLDEST_PYTHON = (3, 11)
 
 
 class SshLogins:
@@ -120,14 +114,6 @@ def _explain(error: Exception, host: str, known: _KnownHosts) -> str:
             return f"{reason}; ssh {host} must work without being asked for anything"
 
 
-class BootstrapReport(Struct, frozen=True):
-    """Report of the bootstrap."""
-
-    error: str = ""
-    pid: int = 0
-    log: str = ""
-
-
 class RemoteAgent(NodeLaunch):
     """Starts one agent on its host, by one of ``pythons``."""
 
@@ -143,8 +129,7 @@ class RemoteAgent(NodeLaunch):
 
     async def bring(self, join_line: asyncio.Future[str]) -> None:
         """Start the agent and send it its join line. Raises LaunchError."""
-        bootstrap = importlib.resources.files("jdist.launch").joinpath("ssh_bootstrap.py").read_bytes()
-        command = _command(self._pythons, len(bootstrap))
+        command, bootstrap = bootstrap_command(self._pythons)
         try:
             self._connection = await self._logins.log_in(self.name)
             self.stage = "starting"
@@ -212,13 +197,6 @@ class RemoteAgent(NodeLaunch):
                 await connection.wait_closed()
 
 
-def _command(pythons: list[str], nbytes: int) -> str:
-    """Command line for a login shell of any kind: single quotes, no exclamation mark, no newline inside."""
-    # The bootstrap is read byte by byte, so that what follows it stays on standard input for the agent.
-    read = f'import os,sys;sys.path[:]=filter(None,sys.path);exec(b"".join([os.read(0,1)for _ in range({nbytes})]))'
-    return " ".join(["exec /bin/sh -c", shlex.quote(_CHOOSE), shlex.quote(read), *map(shlex.quote, pythons)])
-
-
 async def _read_report(process: asyncssh.SSHClientProcess[bytes], mark: bytes) -> BootstrapReport:
     """Read the line with the mark, skipping a login's output. Raises LaunchError with the output if there is none."""
     async for line in process.stdout:
@@ -282,8 +260,6 @@ class SshLauncher(NodeLauncher[RemoteAgent]):
         settings, python = self.plan.settings, host.python or self._options.python
         spec = SshBootstrapSpec(
             mark=f"jdist-{secrets.token_hex(8)} ",
-            python=OLDEST_PYTHON,
-            jdist=__version__,
             directory=host.directory or self._options.directory,
             env={**dict(settings.env), "JDIST_HOST": host.name},
             words=tuple(join_words(node_rank, fork=settings.fork)),

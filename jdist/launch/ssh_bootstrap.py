@@ -1,4 +1,4 @@
-"""What runs on a remote host before its agent. It prepares directory and log, and becomes the agent.
+"""What runs on a remote host before a process of jdist's. It prepares directory and log, and becomes that process.
 
 It is sent to an interpreter there as text, so it uses the standard library only, and only what Python 3.6 knows, so
 that it can report an interpreter that is too old. It reads one line of standard input: the next one is for the agent.
@@ -25,14 +25,15 @@ def main() -> None:
     given = json.loads(line)
     try:
         env = prepare(given)
-        path = log_path(given["log"])
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        path = log_path(given["log"]) if given["log"] else ""
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600) if path else -1
     except (OSError, ValueError) as e:
         write_report(given, {"error": str(e)})
         sys.exit(1)
     write_report(given, {"pid": os.getpid(), "log": path})
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    if path:
+        os.dup2(log, 1)
+        os.dup2(log, 2)
     os.execve(sys.executable, [sys.executable, "-P", "-m", "jdist", *given["words"]], env)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import jdist
-from jdist.launch.ssh import _command
+from jdist.launch.ssh_command import bootstrap_command
 
 FOOTHOLD = Path(jdist.__file__).parent / "launch" / "ssh_bootstrap.py"
 MARK = "mark "
@@ -27,10 +27,10 @@ def run(
     wanted: dict[str, Any], tmp_path: Path, *, pythons: tuple[str, ...] = (sys.executable,), after: str = ""
 ) -> tuple[dict[str, Any], subprocess.CompletedProcess[bytes]]:
     """What it reports, and how it ended; with temporary files in ``tmp_path``."""
-    code = FOOTHOLD.read_bytes()
+    command, code = bootstrap_command(pythons)
     env = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "PYTHONPATH": str(FOOTHOLD.parents[2])}
     done = subprocess.run(
-        ["sh", "-c", _command(list(pythons), len(code))],
+        ["sh", "-c", command],
         input=code + json.dumps(wanted).encode() + b"\n" + after.encode(),
         capture_output=True,
         env={**env, **wanted["env"]},
@@ -108,8 +108,6 @@ def test_no_python_at_all(tmp_path: Path) -> None:
 
 
 def test_without_a_line_it_ends(tmp_path: Path) -> None:
-    code = FOOTHOLD.read_bytes()
-    done = subprocess.run(
-        ["sh", "-c", _command([sys.executable], len(code))], input=code, capture_output=True, check=False, cwd=tmp_path
-    )
+    command, code = bootstrap_command([sys.executable])
+    done = subprocess.run(["sh", "-c", command], input=code, capture_output=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, b"")
