@@ -19,6 +19,7 @@ from jdist.core import __version__
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, Remedy, UsageError
 from jdist.core.messages.base import PROTOCOL, Message, Progress, QueryFailed
 from jdist.core.messages.debug import RanksResumed, RunFollowed
+from jdist.core.messages.membership import LivenessLost, LivenessRenewed
 from jdist.core.messages.protocol import (
     NodeOp,
     NodeQuery,
@@ -31,7 +32,8 @@ from jdist.core.messages.protocol import (
     ToClient,
 )
 from jdist.core.messages.runs import RunAccepted
-from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, Stopped
+from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, StatusReport, Stopped
+from jdist.core.settings import BEAT
 from jdist.wire import log
 from jdist.wire.processes import has_ended, start_time
 from jdist.wire.transport.keys import Connection
@@ -62,6 +64,9 @@ _shared_context = functools.cache(new_context)
 class Link:
     """An attached client. ``on_event`` gets every message that answers no request, in order."""
 
+    # Waits until the controller's host is connected, where that is behind ssh. Raises ConnectionLost.
+    reach: Callable[[], Awaitable[None]] | None = None
+
     def __init__(self, connection: Connection, on_event: Callable[[Message], None]):
         self.connection = connection
         self.facts: ClusterFacts | None = None
@@ -76,6 +81,7 @@ class Link:
         self._waiting: dict[str, asyncio.Queue[Message]] = {}
         self._changed = asyncio.Event()
         self._liveness: LivenessConnection | None = None
+        self._dialling: asyncio.Task[None] | None = None
         self._attached: asyncio.Future[Attached] = asyncio.get_running_loop().create_future()
         address = (connection.host, connection.control_port)
         keys = (connection.server_key, connection.key)
@@ -147,6 +153,8 @@ class Link:
         if self.is_orphaned and self.successor is not None:
             return await self.successor()
         self._check()
+        if self.reach is not None:
+            await self.reach()
         return self
 
     def _has_process_ended(self) -> bool:
@@ -268,7 +276,8 @@ class Link:
     def _on_frames(self, frames: list[bytes]) -> None:
         head = read_head(frames)
         if head.kind == UNKNOWN:
-            self.is_dropped = True
+            self.is_dropped = self.reach is None
+            self.is_orphaned = not self.is_dropped  # after a long break, its successor is attached by itself
             self._end("its controller does not know this client any more, which took nothing of what it was sent")
             return
         data, answers = self._stream.receive(head, frames[1])
@@ -278,6 +287,8 @@ class Link:
             self._on_message(message)
 
     def _on_message(self, message: Message) -> None:
+        if self.reach is not None:
+            message = _named(message, self.connection.name)
         match message:
             case Attached() if not self._attached.done():
                 self._attached.set_result(message)
@@ -288,6 +299,9 @@ class Link:
             case ClusterFacts():
                 self.facts = message
                 self._wake()
+            case LivenessRenewed(name):
+                self._dialling = asyncio.ensure_future(self._dial_liveness(name))
+                return
             case RanksResumed(ranks=ranks) if self.facts is not None:  # of a pause, the facts come first
                 self.facts = structs.replace(self.facts, paused=tuple(r for r in self.facts.paused if r not in ranks))
             case Stopped():
@@ -300,17 +314,31 @@ class Link:
 
     def _liveness_ended(self, is_dead: bool) -> None:
         """Wait a moment: the controller's last message may still be on its way through zmq's own thread."""
-        self._is_ending = True
+        self._is_ending = is_dead
 
         def conclude() -> None:
-            if not self.lost:
-                # A process that is killed before it has read all that was sent to it resets the connection.
-                self.is_orphaned = is_dead or self._has_process_ended()
-                self.is_dropped = not self.is_orphaned
-                gone = "its controller is gone"
-                self._end(gone if self.is_orphaned else "the connection to its controller broke")
+            # A process that is killed before it has read all that was sent to it resets the connection.
+            if is_dead or self._has_process_ended():
+                self.end_orphaned()
+            elif not self.lost:  # the network broke; the controller keeps for this client what it is sent
+                self.send(LivenessLost())
 
         asyncio.get_running_loop().call_later(_LAST_WORDS, conclude)
+
+    async def _dial_liveness(self, name: str) -> None:
+        address = (self.connection.host, self.connection.data_port)
+        try:
+            self._liveness = await dial_liveness(address, name, self._liveness_ended)
+        except (OSError, TimeoutError):
+            await asyncio.sleep(BEAT)
+            if not self.lost:
+                self.send(LivenessLost())
+
+    def end_orphaned(self) -> None:
+        """The controller has died without a farewell, and may be started again."""
+        if not self.lost:
+            self.is_orphaned = True
+            self._end("its controller is gone")
 
     def _end(self, reason: str) -> None:
         if self.lost:
@@ -338,8 +366,20 @@ class Link:
         self._end("this client detached from it")
         if self._liveness is not None:
             self._liveness.close()
+        if self._dialling is not None:
+            self._dialling.cancel()
         self._outbox.flush()
         self._port.close(linger=0.2)
+
+
+def _named(message: Message, name: str) -> Message:
+    """The message with the cluster's name as it is called from here."""
+    match message:
+        case ClusterFacts():
+            return structs.replace(message, name=name)
+        case StatusReport():
+            return structs.replace(message, facts=structs.replace(message.facts, name=name))
+    return message
 
 
 def new_request() -> str:

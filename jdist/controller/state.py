@@ -47,6 +47,8 @@ from jdist.core.messages.debug import FollowRun, Pause, RankPaused, Resume
 from jdist.core.messages.membership import (
     EndOverdue,
     GroupMade,
+    LivenessLost,
+    LivenessRenewed,
     MakeGroup,
     MakeMesh,
     Shutdown,
@@ -82,6 +84,7 @@ _STARTING = membership.WorkerUp | WorldFormed  # Messages that come once for eac
 _ORDINARY_OR_STARTING = _ORDINARY | _STARTING
 _UNTIL_THE_END = Output | MetricsLogged | RankDone | membership.EndOverdue  # Passed on while the cluster stops.
 _MOST_CLIENTS = 1024
+_CLIENT_GRACE = 12 * 3600.0  # Seconds for which a client is kept whose connection broke: its computer may sleep.
 _AGENTS_END = 5.0  # Seconds for agents to end themselves, and workers that were killed.
 
 Handlers = Mapping[type[Message], Callable[[Any, Any], None]]
@@ -180,6 +183,7 @@ class State:
             UseImportPath: lambda _client, message: self.model.use_import_path(message),
             MakeGroup: self._formation.handle_make_group,
             MakeMesh: self._formation.handle_make_mesh,
+            LivenessLost: lambda client, _: self._renew_liveness(client),
             StatusRequest: lambda client, ask: self.model.send(client, self._status.report(ask.request)),
             RankQuery: self._queries.handle_rank_query,
             NodeQuery: self._queries.handle_node_query,
@@ -347,18 +351,39 @@ class State:
         m.send(client, self._status.facts())
         self._takeover.tell(client)
 
+    def _renew_liveness(self, client: str) -> None:
+        """A client is back, or was never away: the network between has dropped its connections."""
+        m = self.model
+        m.away.pop(client, None)
+        m.drop_liveness_names(client)
+        m.send(client, LivenessRenewed(m.new_liveness_name(client)))
+
+    def _drop_client(self, client: str) -> None:
+        m = self.model
+        del m.clients[client]
+        m.away.pop(client, None)
+        _log.info("client %s is gone", client)
+        self._queries.forget(client)
+        self._resizing.forget(client)
+        self._pausing.forget(client)
+        m.forget(client)
+
+    def _drop_absent_clients(self) -> None:
+        for client in [c for c, until in self.model.away.items() if until <= self.model.now]:
+            self.model.drop_liveness_names(client)
+            self._drop_client(client)
+
     def _handle_peer_gone(self, event: PeerGone) -> None:
         m = self.model
-        peer = m.liveness_names.pop(event.name, "")
+        peer = m.liveness_names.get(event.name, "")
+        if peer in m.clients and not event.is_dead:
+            m.away[peer] = m.now + _CLIENT_GRACE
+            return
+        m.liveness_names.pop(event.name, None)
         if not peer:
             return
         if peer in m.clients:
-            del m.clients[peer]
-            _log.info("client %s is gone", peer)
-            self._queries.forget(peer)
-            self._resizing.forget(peer)
-            self._pausing.forget(peer)
-            m.forget(peer)
+            self._drop_client(peer)
         node = m.world.node_of_agent(peer)
         if node is not None and event.is_dead:
             self._rank_loss.node_gone(node, "its agent's process ended")
@@ -382,10 +407,12 @@ class State:
             self._autosaver.next_wakeup(),
             self._status.due,
             self._unattended_end(),
+            *self.model.away.values(),
         )
         return min((t for t in times if t is not None), default=None)
 
     def _handle_tick(self) -> None:
+        self._drop_absent_clients()
         self._runs.handle_tick()
         self._poller.handle_tick()
         self._rank_loss.handle_tick()

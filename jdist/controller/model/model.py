@@ -111,6 +111,7 @@ class Model(HasPhase[Phase]):
 
     import_paths: list[UseImportPath] = field(default_factory=list)  # Where clients find modules, for later nodes.
     clients: dict[str, str] = field(default_factory=dict)  # Kind of each attached client, by its socket's identity.
+    away: dict[str, float] = field(default_factory=dict)  # When clients are dropped to which the connection broke.
     liveness_names: dict[str, str] = field(default_factory=dict)  # `{liveness connection: its peer}`, expected or open.
     out: list[Instruction] = field(default_factory=list)  # What the present step is to send.
     broadcasts: int = 0  # How many messages have been sent to all clients.
@@ -146,7 +147,7 @@ class Model(HasPhase[Phase]):
 
     @property
     def is_attended(self) -> bool:
-        return any(kind != OBSERVER for kind in self.clients.values())
+        return any(kind != OBSERVER and client not in self.away for client, kind in self.clients.items())
 
     def notify_observers(self, message: Message) -> None:
         for client, kind in self.clients.items():

@@ -333,7 +333,7 @@ class RequestNames(Message, frozen=True):
 
 
 class LivenessLost(Message, frozen=True):
-    """The agent's liveness connection broke, or could not be dialled: the agent needs a name for another."""
+    """The liveness connection of this agent or client broke, or could not be dialled: it needs a name for another."""
 
 
 class AgentLeaving(Message, frozen=True):
@@ -416,7 +416,9 @@ class WorkerHello(Message, frozen=True):
     lacks: tuple[Lack, ...] = ()  # What the process knows to lack in its torch.
 
 
-ClientMessage = Restart | AddNode | AbortAddNode | RemoveRanks | DropNodes | MakeGroup | MakeMesh
+_Resizing = Restart | AddNode | AbortAddNode | RemoveRanks | DropNodes
+ClientMessage = _Resizing | MakeGroup | MakeMesh | LivenessLost
+ToClient = LivenessRenewed
 _Formation = StoreUp | StoreDown | WorldFormed | WorldFailed | GroupMade
 _Lives = AgentHello | WorkerUp | WorkerDown | EndOverdue | LivenessLost | AgentLeaving | Heartbeat
 AgentMessage = _Lives | _Formation

@@ -12,6 +12,7 @@ from jdist.client import link as link_module
 from jdist.client.link import CONTROLLER, Link
 from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.base import Message, Progress, QueryFailed
+from jdist.core.messages.membership import LivenessLost
 from jdist.core.messages.nodes import ClockReading, ReadClock
 from jdist.core.messages.observation import GetStack, StackText
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
@@ -232,11 +233,20 @@ def test_a_connection_that_is_reset_says_nothing_unless_the_process_is_known_to_
     monkeypatch.setattr(link_module, "has_ended", lambda *_: True)
 
     async def scenario() -> Link:
-        link = Answered(lambda _: [])
-        link._on_event = lambda _: None
+        told = asyncio.Event()
+
+        def answer(message: Message) -> list[Message]:
+            assert isinstance(message, LivenessLost)
+            told.set()
+            return []
+
+        link = Answered(answer)
+        link._on_event = lambda _: told.set()
         link._liveness_ended(is_dead=False)
         link._local_pid = 7 if is_here else 0
-        await link.wait_lost(LONG)
+        async with asyncio.timeout(LONG):
+            await told.wait()
         return link
 
-    assert asyncio.run(scenario()).is_orphaned == is_here
+    link = asyncio.run(scenario())
+    assert link.is_orphaned == bool(link.lost) == is_here

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jdist.controller import state as state_module
 from jdist.controller.model.model import FromAgent, FromClient, PeerGone, Tick
 from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.membership import (
@@ -14,6 +15,8 @@ from jdist.core.messages.membership import (
     GroupMade,
     GroupSpec,
     Heartbeat,
+    LivenessLost,
+    LivenessRenewed,
     MakeGroup,
     MakeMesh,
     Restart,
@@ -394,3 +397,46 @@ def test_what_came_together_is_one_step_with_its_messages_in_order() -> None:
     assert told == [RankDone, RankDone, RunEnded, RunStarted, ExecuteCell]
     assert list(d.kinds(run)) == [0, 1]
     assert waiting in d.state.model.runs.running
+
+
+def test_a_client_whose_connection_broke_is_kept_and_gets_what_it_missed() -> None:
+    d = Driver(idle_timeout=100.0)
+    life = d.attach()
+    for node in range(2):
+        d.add_agent(f"a-{node}")
+    d.settle()
+    d.run((0,))
+    d.step(PeerGone(life, is_dead=False))
+    d.finish(0)
+    assert d.told(RunEnded)
+    d.sleep(50.0)
+    d.say(LivenessLost())
+    d.step(PeerGone(life))
+    d.sleep(500.0)
+    assert not d.exits, "it is back, and its earlier connection tells nothing any more"
+    d.step(PeerGone(d.told(LivenessRenewed)[-1].name))
+    d.sleep(100.0)
+    assert d.exits == ["no client for 100 s"]
+
+
+def test_a_client_whose_connection_broke_keeps_no_cluster() -> None:
+    d = Driver(idle_timeout=100.0)
+    life = d.attach()
+    for node in range(2):
+        d.add_agent(f"a-{node}")
+    d.settle()
+    d.step(PeerGone(life, is_dead=False))
+    d.sleep(100.0)
+    assert d.exits == ["no client for 100 s"]
+
+
+def test_a_client_that_does_not_come_back_is_dropped_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "_CLIENT_GRACE", 60.0)
+    d = Driver()
+    life = d.attach()
+    d.step(PeerGone(life, is_dead=False))
+    d.sleep(59.0)
+    assert d.state.model.clients
+    d.sleep(2.0)
+    assert not d.state.model.clients
+    assert not d.state.model.away
