@@ -46,6 +46,10 @@ def _main(words: list[str]) -> int:
         from jdist.controller.main import main as controller
 
         return controller()
+    if words == ["serve"]:
+        from jdist.client.serve import main as serve
+
+        return serve()
     if words in (["--version"], ["-V"]):
         print(f"jdist {__version__}")
         return 0

@@ -22,7 +22,7 @@ from jdist.client.doctor.findings import Finding
 from jdist.client.history import History
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle, end_earlier
 from jdist.client.lifecycle.nodes import Nodes
-from jdist.client.lifecycle.start import Progress, make_settings, print_waiting
+from jdist.client.lifecycle.start import Progress, make_settings, print_waiting, start_words
 from jdist.client.link import Link
 from jdist.client.metrics.logged import Metrics
 from jdist.client.reports import Reports
@@ -277,6 +277,7 @@ class AsyncCluster(BaseCluster):
         bind_host: str = "",
         keep: bool | None = None,
         kind: str = "python",
+        at: str = "",
         on_progress: Callable[[Progress], None] | None = None,
         **limits: float,
     ) -> Self:
@@ -299,6 +300,8 @@ class AsyncCluster(BaseCluster):
         bind_host : the address of this host at which nodes reach the controller. Default: any that it has.
         keep : leave a cluster running that an earlier kernel of this notebook started with the same options. False: it
             is stopped if it is idle and no other program uses it. Default: as the variable JDIST_KEEP says, else False.
+        at : the host, as ssh knows it, on which the cluster and its controller are started, as ``jdist start`` there
+            does; this process stays a client. Default: this host.
         on_progress : called with nodes that join or are refused, and with what the launcher waits for. Default: the
             last is written to standard error.
         limits : seconds, by name, as in :class:`jdist.core.settings.Settings` (idle_timeout, interrupt_grace, …).
@@ -308,6 +311,13 @@ class AsyncCluster(BaseCluster):
         began = time.monotonic()
         options: dict[str, Any] = {"init_method": init_method, "launcher": launcher, "fork": fork, "warm": warm}
         options |= {"on_death": on_death, "min_nodes": min_nodes, "bind_host": bind_host, **limits}
+        if at:
+            given = {"nproc_per_node": nproc_per_node, "nnodes": nnodes, "backend": backend, "hosts": hosts, "env": env}
+            words = start_words({**options, **given, "timeout": timeout}, launcher_args)
+            self = cls()
+            await self._lifecycle.start_at(at, words, name or "", kind, on_progress or print_waiting)
+            self.start_seconds = time.monotonic() - began
+            return self
         settings = make_settings(nproc_per_node, nnodes, name, backend, launcher_args, hosts, env, **options)
         on_progress = on_progress or print_waiting
         await end_earlier(settings, on_progress, is_named=name is not None, keep=keep)
@@ -322,13 +332,14 @@ class AsyncCluster(BaseCluster):
         return self
 
     @classmethod
-    async def attach(cls, name: str | None = None, *, kind: str = "python") -> Self:
+    async def attach(cls, name: str | None = None, *, at: str = "", kind: str = "python") -> Self:
         """The cluster called ``name``, or the newest one. Raises UsageError, ConnectionLost, LaunchError.
 
-        If its controller has died, it is started again: the agents keep the ranks for the agent grace.
+        ``at``: the host that it is on, as ssh knows it, if it is not this one; ``HOST:NAME`` says the same. If its
+        controller has died, it is started again: the agents keep the ranks for the agent grace.
         """
         self = cls()
-        await self._lifecycle.attach(name, kind)
+        await self._lifecycle.attach(name, kind, at)
         return self
 
     @classmethod
@@ -366,6 +377,17 @@ class AsyncCluster(BaseCluster):
         return self.attachment.watch(watcher)
 
 
+async def start_at(
+    at: str, words: Sequence[str], name: str | None, *, kind: str, on_progress: Callable[[Progress], None]
+) -> AsyncCluster:
+    """Start a cluster at another host, with these words of ``jdist start`` there. Raises UsageError, LaunchError."""
+    began = time.monotonic()
+    cluster = AsyncCluster()
+    await cluster.part(ClusterLifecycle).start_at(at, words, name or "", kind, on_progress)
+    cluster.start_seconds = time.monotonic() - began
+    return cluster
+
+
 def like(method: Callable[..., Any]) -> Callable[[F], F]:
     """The decorated method has the signature and docstring of ``method``."""
     original = getattr(method, "__func__", method)  # of a class method: with its cls
@@ -388,8 +410,8 @@ class Cluster(BaseCluster):
 
     @classmethod
     @like(AsyncCluster.attach)
-    def attach(cls, name: str | None = None, *, kind: str = "python") -> Self:
-        return cls(bridge().call(AsyncCluster.attach(name, kind=kind)))
+    def attach(cls, name: str | None = None, *, at: str = "", kind: str = "python") -> Self:
+        return cls(bridge().call(AsyncCluster.attach(name, at=at, kind=kind)))
 
     def __enter__(self) -> Self:
         return self
@@ -452,9 +474,9 @@ def start(nproc_per_node: int | str | None = None, nnodes: int | None = None, **
     return Cluster.start(nproc_per_node, nnodes, **options)
 
 
-def attach(name: str | None = None) -> Cluster:
-    """The running cluster called ``name``, or the newest one."""
-    return Cluster.attach(name)
+def attach(name: str | None = None, *, at: str = "") -> Cluster:
+    """The running cluster called ``name``, or the newest one; ``at``: on this host behind ssh."""
+    return Cluster.attach(name, at=at)
 
 
 def list_clusters() -> list[Connection]:

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import functools
 import os
+import queue
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ class Bridge:
         self.loop = AwakeLoop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="jdist-client", daemon=True)
         self._thread.start()
+        self._waiting: list[queue.SimpleQueue[Callable[[], None] | None]] = []  # One for each blocked call.
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
         """The coroutine's result. A KeyboardInterrupt cancels it, and is raised once it has undone what it began."""
@@ -32,12 +34,44 @@ class Bridge:
             where = "a process forked from" if os.getpid() != self._pid else "a callback on the client's thread of"
             raise UsageError(f"a cluster cannot be used in {where} the one that attached to it")
         future, ended = self.begin(work)
+        questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        future.add_done_callback(lambda _: questions.put(None))
+        self._waiting.append(questions)
         try:
+            while (question := questions.get()) is not None:
+                question()
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
             ended.wait(_UNDO)
             raise
+        finally:
+            self._waiting.remove(questions)
+
+    async def ask(self, question: Callable[[], str]) -> str | None:
+        """What ``question()`` returns on a thread that waits in ``call``; None if none does, or if it raises.
+
+        Called on the loop. A KeyboardInterrupt ends the call in which it was asked.
+        """
+        if not self._waiting:
+            return None
+        answered: asyncio.Future[str | None] = self.loop.create_future()
+
+        def settle(answer: str | None) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        def run() -> None:
+            answer = None
+            try:
+                answer = question()
+            except Exception:  # the front end takes no input
+                answer = None
+            finally:
+                self.loop.call_soon_threadsafe(settle, answer)
+
+        self._waiting[-1].put(run)
+        return await answered
 
     def begin(self, work: Coroutine[Any, Any, R]) -> tuple[concurrent.futures.Future[R], threading.Event]:
         """The coroutine's future result, and an event set at its end, which comes later than a cancelled future's."""

@@ -1,8 +1,10 @@
 """The verbs as ``jdist`` commands. Verbs that need a namespace of values are in the notebook only."""
 
+import os
 import sys
 
 from jdist.client.cluster import Cluster
+from jdist.client.lifecycle.sites import AT
 from jdist.core.errors import CellError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch
@@ -30,10 +32,18 @@ def run_command(name: str, words: list[str]) -> int:
     if name != "run" and verb.attaches is not never and "--cluster" in words[:-1]:
         at = words.index("--cluster")
         cluster, words = words[at + 1], words[:at] + words[at + 2 :]
+    if name != "run" and verb.attaches is not never:
+        host = os.environ.get(AT, "")
+        if "--at" in words[:-1]:
+            at = words.index("--at")
+            host, words = words[at + 1], words[:at] + words[at + 2 :]
+        if host and ":" not in cluster:
+            session.use(Cluster.attach(cluster or None, at=host, kind=session.kind))
+            cluster = ""
     try:
         if cluster:
             call(session, "attach", [cluster])
-        elif verb.attaches is not None and verb.attaches(words):
+        elif session.current is None and verb.attaches is not None and verb.attaches(words):
             session.use(Cluster.attach(None, kind=session.kind))
         result = call(session, name, words)
     except CellError as e:

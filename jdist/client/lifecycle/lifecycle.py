@@ -9,27 +9,30 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from jdist.client import find
 from jdist.client.attachment import Attachment
+from jdist.client.lifecycle.sites import LocalSite, RemoteSite, Site, site_of, split_name, using
 from jdist.client.lifecycle.start import (
     OWNERS,
     EarlierNotice,
     OnProgress,
     Started,
+    Waiting,
     complete,
     launch,
-    plan_launch,
-    start_controller,
     this_notebook,
 )
 from jdist.client.link import Link, new_request
+from jdist.client.remote.host import remote_host
+from jdist.client.remote.requests import Known
 from jdist.client.sync import SyncedCode
-from jdist.core.errors import ConnectionLost, JdistError, LaunchError, ProtocolError, Remedy
+from jdist.core.errors import ConnectionLost, JdistError, LaunchError, Remedy
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import (
     OBSERVER,
@@ -43,13 +46,12 @@ from jdist.core.messages.status import (
 )
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
-from jdist.launch.base import Launcher, find_launcher
+from jdist.launch.base import Launcher
 from jdist.wire.processes import has_ended
-from jdist.wire.transport.keys import Connection, connection_path, read_connection
+from jdist.wire.transport.keys import Connection
 from jdist.wire.values.segments import sweep_handed_over
 
 _STOP_TIMEOUT = 15.0
-_EXIT = 5.0  # Seconds for a process that has closed its connections to be gone.
 _ORIGIN_TIMEOUT = 5.0
 _AGENTS_BACK = 15.0  # Seconds for agents to reconnect and the world to form; then the client attaches anyway.
 
@@ -67,6 +69,9 @@ class ClusterLifecycle:
         self._may_revive = False  # The world was formed and the client is attached: restart a dead controller.
         self._is_origin = False  # The cluster is recorded as this notebook's own.
         self._reviving: asyncio.Task[None] | None = None  # Starts the controller again; all who wait share it.
+        self.site: Site = LocalSite()
+        self._known: Known | None = None  # What its host knew of the cluster when this client attached.
+        self._unwatch: Callable[[], None] = lambda: None
 
     @contextlib.asynccontextmanager
     async def starting(
@@ -100,42 +105,70 @@ class ClusterLifecycle:
         self._kind = kind
         self._may_revive = True
 
-    async def attach(self, name: str | None, kind: str) -> None:
-        """Attach to a cluster by name, and start its controller again if it has died."""
+    async def attach(self, name: str | None, kind: str, at: str = "") -> None:
+        """Attach to a cluster by name, and start its controller again if it has died; ``at``: the host behind ssh."""
         self._kind = kind
-        self._adopt(await self._open_link(find.find(name)))
+        host, local = split_name(name, at)
+        self.site = site_of(host)
+        await self.site.open()
+        try:
+            self._known = known = await self.site.find(local)
+            self._adopt(await self._open_link(known.connection))
+        except BaseException:
+            self.site.close()
+            raise
+        if self.site.host is not None:
+            self._unwatch = self.site.host.watch(self._tell_of_break)
         self._may_revive = True
-        charter = find.charter_of(self._attachment.link.connection)
-        if charter is not None and charter.origin is not None:
-            own, known = this_notebook(), charter.origin
-            is_its_own = own is not None and own.is_of_same_notebook(known)
-            await self._set_origin(own if is_its_own else replace(known, is_shared=True))
+        if known.origin is not None:
+            own = this_notebook()
+            is_its_own = own is not None and own.is_of_same_notebook(known.origin)
+            await self._set_origin(own if is_its_own else replace(known.origin, is_shared=True))
             self._is_origin = is_its_own
 
-    async def _open_link(self, connection: Connection, *, is_dead: bool = False) -> Link:
-        """A link to the cluster, whose controller is started again if it has died. Raises ConnectionLost, LaunchError.
+    async def start_at(self, at: str, words: Sequence[str], name: str, kind: str, on_progress: OnProgress) -> None:
+        """Start a cluster at another host, as ``jdist start`` with these words does there, and attach to it.
 
-        ``is_dead``: the controller is known to have died, although its process may still exist for a moment.
+        The start goes on there if the connection breaks. Raises UsageError, LaunchError.
         """
-        charter = find.charter_of(connection)
-        if charter is not None and (is_dead or not find.listens(connection)):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EXIT):
-                    while not has_ended(connection.pid, connection.started):  # noqa: ASYNC110 — that triggers no event here
-                        await asyncio.sleep(0.01)
-        if find.restart_time(connection) <= 0:
-            charter = None  # its controller is alive, or cannot be started again from here
-            if is_dead and not await asyncio.to_thread(find.listens, connection):
-                raise ConnectionLost("no agent waits for it any more")
-        if charter is not None:
-            await asyncio.to_thread(start_controller, charter.settings, charter)
-            connection = read_connection(connection_path(find.directory(), connection.name))
-            if connection.cluster != charter.cluster:
-                remedies = (Remedy("attach", "use it", name=connection.name),)
-                raise ConnectionLost(f"cluster {connection.name} is another one now", remedies=remedies)
-        link = Link(connection, self._attachment.receive)
+        site = RemoteSite(remote_host(at))
+        await site.open()
+        try:
+            name = await site.start(words, name, lambda text: on_progress(Waiting(text)))
+            await self.attach(name, kind, at)
+        finally:
+            site.close()
+        await self._set_origin(this_notebook())
+        self._is_origin = True
+
+    def _tell_of_break(self) -> None:
+        """Say that the connection to the cluster's host has broken, or is back, which ends nothing there."""
+        host, link = self.site.host, self._attachment.current
+        if host is None or link is None or link.lost:
+            return
+        if host.is_away:
+            text = f"the connection to {host.name} broke; runs there go on, and their output follows once it is back"
+        elif host.state != "open":
+            return
+        else:
+            text = f"the connection to {host.name} is back after {time.time() - host.away_since:.0f} s"
+            self._checking = asyncio.ensure_future(self._check_controller(link))
+        self._attachment.notify(Notice(text))
+
+    async def _check_controller(self, link: Link) -> None:
+        """See whether the controller has died during a break, in which nothing could tell of that."""
+        with contextlib.suppress(JdistError, TimeoutError):
+            if await self.site.seconds_left(link.connection) > 0:
+                link.end_orphaned()
+
+    async def _open_link(self, connection: Connection, *, is_dead: bool = False) -> Link:
+        """A link to the cluster; its controller is started again if it has died. Raises ConnectionLost, LaunchError."""
+        reached = await self.site.revive(connection, is_dead=is_dead)
+        link = Link(reached.connection, self._attachment.receive)
+        if self.site.host is not None:
+            link.reach = self.site.host.wait_open
         await link.open(self._kind)
-        if charter is not None:
+        if reached.is_new:
             try:
                 with contextlib.suppress(TimeoutError, LaunchError):  # status shows what is missing
                     await link.wait_ready(_AGENTS_BACK)
@@ -201,7 +234,10 @@ class ClusterLifecycle:
             await self._set_origin(None)  # the user leaves it running on purpose
         if self._reviving is not None:
             self._reviving.cancel()
+        self._unwatch()
+        self._unwatch = lambda: None
         self._attachment.close()
+        self.site.close()
 
     async def stop(self, *, now: bool = False) -> None:
         """End the cluster: no process, port, socket file or shared memory is left. Raises LaunchError.
@@ -214,7 +250,7 @@ class ClusterLifecycle:
         link = self._attachment.current
         if link is None:
             return
-        charter = find.charter_of(link.connection)  # the controller removes it
+        settings = self.settings  # the controller removes them
         if link.is_dropped:
             try:
                 dropped, link = link, await self._open_link(link.connection)
@@ -227,21 +263,30 @@ class ClusterLifecycle:
         if not link.lost:
             link.send(StopCluster(now))
             try:
-                await link.wait_lost(_STOP_TIMEOUT + (0.0 if charter is None else charter.settings.end_grace))
-                if find.is_here(link.connection):
-                    await _wait_removed(link.connection)
+                await link.wait_lost(_STOP_TIMEOUT + (0.0 if settings is None else settings.end_grace))
+                await self.site.wait_removed(link.connection)
             except TimeoutError:
                 raise LaunchError(
                     f"cluster {link.connection.name} did not confirm its end within {_STOP_TIMEOUT:.0f} s; its "
-                    f"controller is pid {link.connection.pid} on {link.connection.host}"
+                    f"controller is pid {link.connection.pid} on {link.connection.hostname}"
                 ) from None
-        await self._part()
-        for launcher in filter(None, (self.launcher, *self.added)):
-            await launcher.end()
-        if self.launcher is not None:
-            await self.launcher.remove_leftovers()
-        elif charter is not None:  # another client has launched the cluster
-            await find_launcher(charter.settings.launcher)(plan_launch(charter.settings)).remove_leftovers()
+        try:
+            for launcher in filter(None, (self.launcher, *self.added)):
+                await launcher.end()
+            if self.launcher is not None:
+                await self.launcher.remove_leftovers()
+            elif settings is not None:  # another client has launched the cluster
+                await self.site.remove_leftovers(settings)
+        finally:
+            await self._part()
+
+    @property
+    def settings(self) -> Settings | None:
+        """The settings that the cluster was started with, if they are known at its site."""
+        if self.site.host is not None:
+            return None if self._known is None else self._known.settings
+        charter = find.charter_of(self._attachment.link.connection)
+        return None if charter is None else charter.settings
 
     def _watch_for_death(self, message: Message) -> None:
         """Start a controller that has died again at once, until this client detaches."""
@@ -260,21 +305,19 @@ class ClusterLifecycle:
             sweep_handed_over(lost.connection.cluster)
             self._adopt(link)
         except (JdistError, OSError) as e:
-            is_final = find.restart_time(lost.connection) <= 0
+            is_final = await self._is_final(lost.connection)
             reason = e.message if isinstance(e, JdistError) else str(e)
             lost.give_up(f"its controller is gone and could not be started again: {reason}", is_final=is_final)
             if is_final:
                 self._attachment.close()
             self._attachment.notify(Stopped(lost.lost, lost.remedies))
 
-
-async def _wait_removed(connection: Connection) -> None:
-    """Wait until the controller has removed its connection file, the last thing it does. Raises TimeoutError."""
-    path = connection_path(find.directory(), connection.name)
-    async with asyncio.timeout(_STOP_TIMEOUT):
-        with contextlib.suppress(OSError, ProtocolError):  # the file is gone
-            while read_connection(path).cluster == connection.cluster:  # noqa: ASYNC110 — that triggers no event here
-                await asyncio.sleep(0.01)
+    async def _is_final(self, connection: Connection) -> bool:
+        """Whether the controller cannot be started again any more."""
+        try:
+            return await self.site.seconds_left(connection) <= 0
+        except (JdistError, TimeoutError):
+            return False  # its host cannot be reached
 
 
 # ---------------------------------------------------------------- clusters of earlier kernels
@@ -319,7 +362,9 @@ class EarlierCluster:
         return _left(self.name, f"runs on: {self.use}")
 
 
-async def find_earlier(settings: Settings, *, is_named: bool) -> tuple[list[EarlierCluster], list[EarlierNotice]]:
+async def find_earlier(
+    settings: Settings, *, is_named: bool, at: str = ""
+) -> tuple[list[EarlierCluster], list[EarlierNotice]]:
     """Clusters that an earlier kernel started with these settings, and notices of others that it left.
 
     ``is_named``: the name is one of the options; else jdist has chosen it, and any such name will do.
@@ -327,14 +372,15 @@ async def find_earlier(settings: Settings, *, is_named: bool) -> tuple[list[Earl
     own = this_notebook()
     found: list[EarlierCluster] = []
     notices: list[EarlierNotice] = []
-    for name, connection in find.here().items() if own is not None else ():
-        charter = find.charter_of(connection)
-        origin = None if charter is None else charter.origin
-        if own is None or charter is None or origin is None or not own.is_of_same_notebook(origin):
+    async with using(site_of(at)) as site:
+        known = await site.clusters() if own is not None else {}
+    for name, cluster in known.items():
+        origin = cluster.origin if cluster.is_here else None
+        if own is None or origin is None or cluster.settings is None or not own.is_of_same_notebook(origin):
             continue
         if origin.pid == own.pid or not has_ended(origin.pid, origin.started):
             continue
-        if not is_same_start(settings, charter.settings, is_named=is_named):
+        if not is_same_start(settings, cluster.settings, is_named=is_named, at=at):
             notices.append(_left(name, "runs on: it was started with other options"))
             continue
         attachment = Attachment()
@@ -350,9 +396,16 @@ async def find_earlier(settings: Settings, *, is_named: bool) -> tuple[list[Earl
     return found, notices
 
 
-def is_same_start(new: Settings, old: Settings, *, is_named: bool) -> bool:
-    """Whether both settings are of starts with the same options. Raises UsageError, LaunchError."""
+def is_same_start(new: Settings, old: Settings, *, is_named: bool, at: str = "") -> bool:
+    """Whether both settings are of starts with the same options. Raises UsageError, LaunchError.
+
+    Of a start at another host, only the options that are given now are compared: what they leave open, the launcher
+    there has found out.
+    """
     is_same_name = new.name == old.name if is_named else _CHOSEN_BY_JDIST.fullmatch(old.name) is not None
+    if at:
+        given = {name for name, value in asdict(new).items() if value != getattr(Settings(name=new.name), name)}
+        return is_same_name and all(getattr(new, name) == getattr(old, name) for name in given - {"env", "name"})
     return is_same_name and replace(complete(new), name=old.name) == old
 
 

@@ -27,7 +27,7 @@ from jdist.core.messages.base import Message
 from jdist.core.messages.membership import DropNodes
 from jdist.core.messages.status import ClusterFacts, Notice, Origin
 from jdist.core.ranks import RankSet, ranks_by
-from jdist.core.settings import ON_DEATH, Host, Settings
+from jdist.core.settings import ON_DEATH, Host, Settings, declared_options
 from jdist.core.topology import check_size, parse_nproc
 from jdist.launch.base import Launcher, LaunchPlan, find_launcher
 from jdist.launch.hosts import parse_hosts
@@ -248,6 +248,31 @@ def _check_init_method(text: str) -> None:
             raise UsageError(f"--init-method {text!r}: the directory {Path(rest).parent} is not there")
     elif text != "env://":
         raise UsageError(f"--init-method {text!r}: write env://, tcp://HOST:PORT or file:///PATH")
+
+
+def start_words(options: Mapping[str, Any], launcher_args: Sequence[str] = ()) -> list[str]:
+    """The words of ``jdist start`` with these options of :meth:`jdist.AsyncCluster.start`. Raises UsageError."""
+    words = []
+    known = {option.name: option for option in declared_options()}
+    for name, value in options.items():
+        option = known.get(name)
+        if option is None:
+            raise UsageError(f"start: {name} cannot be given for a start on another host")
+        if value == option.default or (value in (None, "", ()) and not isinstance(value, bool)):
+            continue
+        word = option.about.word or f"--{'no-' * (option.default is True)}{name.replace('_', '-')}"
+        match value:
+            case bool():
+                words.append(word)
+            case Mapping():
+                words += [f"{word}={key}={each}" for key, each in value.items()]
+            case str() | float() | int():
+                words.append(f"{word}={value}")
+            case _ if name == "hosts":
+                words.append(f"{word}={','.join(f'{h.name}:{h.slots}' if h.slots else h.name for h in value)}")
+            case _:
+                words.append(f"{word}={','.join(map(str, value))}")
+    return [*words, *(["--", *launcher_args] if launcher_args else [])]
 
 
 class Started:

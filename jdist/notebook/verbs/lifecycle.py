@@ -1,16 +1,21 @@
 """Verbs of a cluster's lifecycle: start, attach, list, detach, stop."""
 
 import contextlib
+import os
 import queue
 from argparse import Namespace
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from jdist.client import find
-from jdist.client.cluster import AsyncCluster, Cluster
-from jdist.client.lifecycle.lifecycle import EarlierCluster, find_earlier, is_same_start, keeps
-from jdist.client.lifecycle.start import Progress, Waiting, make_settings
+from jdist.client.cluster import AsyncCluster, Cluster, start_at
+from jdist.client.lifecycle.lifecycle import ClusterLifecycle, EarlierCluster, find_earlier, is_same_start, keeps
+from jdist.client.lifecycle.sites import AT, list_at, split_name
+from jdist.client.lifecycle.start import Progress, Waiting, make_settings, start_words
+from jdist.client.remote.host import open_host, remote_host
 from jdist.client.threads import bridge
 from jdist.core.errors import Remedy, UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
@@ -27,39 +32,54 @@ from jdist.notebook.text.remedy_text import arrows, typed, worded
 from jdist.notebook.verbs.registry import never, option, verb
 
 _NAME = option("name", nargs="?", help="the cluster's name")
+_AT = option("--at", metavar="HOST", default=os.environ.get(AT, ""), help="the host it is on, behind ssh")
 _UNDO = 20.0  # Seconds for a start that is interrupted to end what it began.
 
 
 @verb(
     "start",
     add_start_options,
+    _AT,
     option("--keep", action="store_true", help="leave what an earlier kernel of this notebook has started"),
     attaches=never,
     split=at_dashes,
 )
 def start(s: Session, o: Namespace) -> None:
-    """start a cluster and form the world: start [-n RANKS] [-N NODES] [--launcher NAME] [--backend B] [--timeout S]
+    """start a cluster and form the world: start [-n RANKS] [-N NODES] [--launcher NAME] [--backend B] [--at HOST]
+
+    With --at, the cluster lives on that host, as if it was started in a login there: its launchers, hosts and paths are
+    that host's, and it goes on while this computer sleeps.
 
     If this notebook uses a cluster that was started with the same options, that goes on. One that an earlier kernel of
     this notebook has started with them is stopped first, unless it is in use, or --keep is given, or JDIST_KEEP is set.
     """
+    hostfile, o.hostfile = o.hostfile if o.at else None, None if o.at else o.hostfile
     options = start_options(o)
     settings = make_settings(**{name: value for name, value in options.items() if name != "timeout"})
     is_named = o.name is not None
     if (current := s.attached) is not None:
         _go_on(s, current, is_same=_was_started_so(current, settings, is_named=is_named))
         return
-    if not keeps(o.keep or None) and not _end_earlier(s, settings, is_named=is_named):
-        return
-    start_cluster(s, {**options, "keep": True})
+    with contextlib.ExitStack() as connected:
+        if o.at:
+            bridge().call(open_host(o.at))
+            connected.callback(lambda: bridge().loop.call_soon_threadsafe(remote_host(o.at).release))
+        if not keeps(o.keep or None) and not _end_earlier(s, settings, is_named=is_named, at=o.at):
+            return
+        if not o.at:
+            start_cluster(s, {**options, "keep": True})
+            return
+        words = start_words({n: value for n, value in options.items() if n not in ("launcher_args", "name")})
+        words += [*(["--hostfile", hostfile] if hostfile else []), *(["--", *o.rest] if o.rest else [])]
+        _start_by(s, partial(start_at, o.at, words, o.name), options.get("timeout"))
 
 
 def _was_started_so(cluster: Cluster, settings: Settings, *, is_named: bool) -> bool:
-    charter = find.charter_of(cluster.asynchronous.link.connection)
-    if charter is None:  # it was started on another host
+    known = cluster.asynchronous.part(ClusterLifecycle).settings
+    if known is None:  # it was started on another host
         return False
-    settings = settings if is_named else replace(settings, name=cluster.name)
-    return is_same_start(settings, charter.settings, is_named=True)
+    at, _ = split_name(cluster.name)
+    return is_same_start(settings if is_named else replace(settings, name=known.name), known, is_named=True, at=at)
 
 
 def _go_on(s: Session, cluster: Cluster, *, is_same: bool) -> None:
@@ -78,16 +98,16 @@ def _described(cluster: Cluster) -> str:
     return f"{ranks} on {nodes} · {cluster.backend} · {cluster.facts.phase}"
 
 
-def _end_earlier(s: Session, settings: Settings, *, is_named: bool) -> bool:
+def _end_earlier(s: Session, settings: Settings, *, is_named: bool, at: str) -> bool:
     """Stop what an earlier kernel of this notebook has left; ask where it is in use. False: the user uses that."""
-    found, notices = bridge().call(find_earlier(settings, is_named=is_named))
+    found, notices = bridge().call(find_earlier(settings, is_named=is_named, at=at))
     for notice in notices:
         s.echo(worded(notice))
     try:
         for earlier in found:
             choice = _ask(s, earlier) if earlier.use else "end"
             if choice == "attach":
-                attach(s, Namespace(name=earlier.name))
+                attach(s, Namespace(name=earlier.name, at=""))
                 return False
             s.echo(worded(bridge().call(earlier.end() if choice == "end" else earlier.leave())))
         return True
@@ -112,9 +132,12 @@ def _ask(s: Session, earlier: EarlierCluster) -> str:
 
 def start_cluster(s: Session, options: dict[str, Any]) -> Cluster:
     """Start a cluster for the session, shown on its screen; ``options`` as :meth:`AsyncCluster.start` takes them."""
+    return _start_by(s, partial(AsyncCluster.start, **options), options.get("timeout"))
+
+
+def _start_by(s: Session, begin: Callable[..., Coroutine[Any, Any, AsyncCluster]], timeout: float | None) -> Cluster:
     events: queue.SimpleQueue[Progress] = queue.SimpleQueue()
-    work = AsyncCluster.start(kind=s.kind, on_progress=events.put, **options)
-    cluster = Cluster(_show_start(s, work, events, options.get("timeout")))
+    cluster = Cluster(_show_start(s, begin(kind=s.kind, on_progress=events.put), events, timeout))
     s.use(cluster)
     return cluster
 
@@ -155,15 +178,17 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
     return cluster
 
 
-@verb("attach", _NAME, attaches=never)
+@verb("attach", _NAME, _AT, attaches=never)
 def attach(s: Session, o: Namespace) -> None:
-    """use a running cluster, after a kernel restart or from a second notebook: attach [NAME]"""
+    """use a running cluster, after a kernel restart or from a second notebook: attach [NAME] [--at HOST]"""
     attached = s.attached
-    if attached is not None and o.name in (None, attached.name):
+    host, name = split_name(o.name, o.at)
+    asked = f"{host}:{name or ''}" if host else name
+    if attached is not None and asked in (None, attached.name):
         s.echo(f"cluster {attached.name} is in use here already")
         _follow_unfinished(s, attached)
         return
-    cluster = Cluster.attach(o.name, kind=s.kind)  # before detaching from the one in use: it may not exist
+    cluster = Cluster.attach(asked, kind=s.kind)  # before detaching from the one in use: it may not exist
     if s.current is not None:
         s.current.detach()
     s.use(cluster)
@@ -189,15 +214,18 @@ def _follow_unfinished(s: Session, cluster: Cluster) -> None:
             RunDisplay(cluster, s.last_run, s.screen, notices=[notice], namespace=s.namespace).follow_in_background()
 
 
-@verb("list", attaches=never)
-def list_(s: Session, _: Namespace) -> None:
-    """list this user's running clusters"""
-    rows = [[c.name, f"{c.host}:{c.control_port}", c.pid, c.version] for c in find.connections().values()]
-    for c in find.restartable().values():
-        state = f"gone, restartable for {find.restart_time(c):.0f} s: {typed('attach')} {c.name}"
-        rows.append([c.name, f"{c.host}:{c.control_port}", state, c.version])
+@verb("list", _AT, attaches=never)
+def list_(s: Session, o: Namespace) -> None:
+    """list this user's running clusters: list [--at HOST]"""
+    rows = []
+    for known in bridge().call(list_at(o.at)).values():
+        c = known.connection
+        gone = f"gone, restartable for {known.seconds_left:.0f} s: {typed('attach')} {c.name}"
+        where = c.hostname if o.at else f"{c.host}:{c.control_port}"
+        rows.append([c.name, where, gone if known.seconds_left else c.pid, c.version])
     if not rows:
-        s.echo(f"no cluster is running; {typed('start')} makes one")
+        at = f" --at {o.at}" if o.at else ""
+        s.echo(f"no cluster is running{f' on {o.at}' if o.at else ''}; {typed('start')}{at} makes one")
         return
     s.screen.show(Table.of(("name", "controller", "pid", "jdist"), rows).bundle())
 
@@ -212,10 +240,18 @@ def detach(s: Session, _: Namespace) -> None:
     s.echo(f"detached; cluster {name} runs on: {typed('attach')} {name}")
 
 
-@verb("stop", _NAME, option("--now", action="store_true", help="kill the ranks: no exit function runs"), attaches=never)
+@verb(
+    "stop",
+    _NAME,
+    _AT,
+    option("--now", action="store_true", help="kill the ranks: no exit function runs"),
+    attaches=never,
+)
 def stop(s: Session, o: Namespace) -> None:
     """end a cluster with all its processes: stop [NAME] [--now]"""
     current = s.current
+    host, name = split_name(o.name, o.at)
+    o.name = f"{host}:{name or ''}" if host and (name or current is None) else o.name
     if current is not None and o.name in (None, current.name):
         if s.attached is None:
             s.use(None)

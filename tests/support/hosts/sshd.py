@@ -1,8 +1,9 @@
 """Sshd: a real one on each node, which takes one key and no password, and a user's ``~/.ssh`` that knows them.
 
 Hosts, as the user calls them: ``a``, ``b``, ``c`` are the nodes, and ``through`` is c by way of a. c greets whoever
-logs in, on standard output, whatever for. ``stranger`` has no key that b takes; ``changed`` is b with another host key
-in known_hosts, ``unseen`` with none; at ``nowhere`` is nobody.
+logs in, on standard output, whatever for. b forwards nothing, and ``locked`` is b by a key whose passphrase is
+`PASSPHRASE`. ``stranger`` has no key that b takes; ``changed`` is b with another host key in known_hosts, ``unseen``
+with none; at ``nowhere`` is nobody. A login has a folder of its host's own for connection files.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from support.waits import eventually
 
 PORT = 2222
 NAMES = ("a", "b", "c")
+PASSPHRASE = "open sesame"
 _SSHD = """
 Port {port}
 ListenAddress {address}
@@ -30,6 +32,12 @@ UsePAM no
 PermitRootLogin prohibit-password
 StrictModes no
 UseDNS no
+SetEnv JUPYTER_RUNTIME_DIR={directory}/runtime TMPDIR={directory}/tmp
+"""
+_FORBIDDING = """
+AllowTcpForwarding no
+AllowStreamLocalForwarding no
+PermitTunnel no
 """
 _GREETING = """
 ForceCommand echo "Welcome to"; printf host; eval "$SSH_ORIGINAL_COMMAND"
@@ -43,7 +51,9 @@ Host unseen
   HostKeyAlias unseen
 Host through
   ProxyJump a
-Host * !stranger
+Host locked
+  IdentityFile {ssh}/locked
+Host * !stranger !locked
   IdentityFile {ssh}/id
 Host *
   User root
@@ -65,9 +75,10 @@ class Sshd:
     def up(self) -> None:
         self._ssh.mkdir(parents=True)
         Path("/run/sshd").mkdir(exist_ok=True)  # where it insists to be
-        for name in ("id", "stranger"):
-            self._make_key(self._ssh / name)
-        (self._ssh / "authorized_keys").write_text((self._ssh / "id.pub").read_text())
+        for name, passphrase in (("id", ""), ("stranger", ""), ("locked", PASSPHRASE)):
+            self._make_key(self._ssh / name, passphrase)
+        keys = [(self._ssh / f"{name}.pub").read_text() for name in ("id", "locked")]
+        (self._ssh / "authorized_keys").write_text("".join(keys))
         known = [f"changed {_public(self._ssh / 'stranger.pub')}"]
         for node in self._nodes:
             self._make_key(node.directory / "hostkey")
@@ -79,14 +90,16 @@ class Sshd:
     def _configuration(self) -> str:
         a, b, c = (n.address for n in self._nodes)
         nowhere = b.rpartition(".")[0] + ".200"
-        of = {"a": a, "b": b, "c": c, "through": c, "stranger": b, "changed": b, "unseen": b, "nowhere": nowhere}
+        of = {"a": a, "b": b, "c": c, "through": c, "stranger": b, "changed": b, "unseen": b}
+        of |= {"nowhere": nowhere, "locked": b}
         return "".join(f"Host {name}\n  HostName {address}\n" for name, address in of.items())
 
     def _start(self, node: Node) -> subprocess.Popen[bytes]:
         places = {"port": PORT, "address": node.address, "directory": node.directory}
         settings = _SSHD.format(**places, keys=self._ssh / "authorized_keys")
-        greets = node is self._nodes[NAMES.index("c")]
-        (node.directory / "sshd_config").write_text(settings + _GREETING * greets)
+        name = NAMES[self._nodes.index(node)]
+        own = {"b": _FORBIDDING, "c": _GREETING}.get(name, "")
+        (node.directory / "sshd_config").write_text(settings + own)
         command = node.command(["/usr/sbin/sshd", "-D", "-e", "-f", str(node.directory / "sshd_config")])
         with open(node.directory / "sshd.log", "wb") as log:
             daemon = subprocess.Popen(
@@ -97,8 +110,17 @@ class Sshd:
         return daemon
 
     @staticmethod
-    def _make_key(path: Path) -> None:
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    def _make_key(path: Path, passphrase: str = "") -> None:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
+
+    @property
+    def command(self) -> str:
+        """The command line of the OpenSSH client, which does not look for its files at ``HOME``."""
+        return f"ssh -F {self._ssh / 'config'}"
+
+    def runtime(self, host: str) -> Path:
+        """The folder for connection files of logins on a node."""
+        return self._nodes[NAMES.index(host)].directory / "runtime"
 
     def sessions(self) -> list[str]:
         """Logins that are still there."""

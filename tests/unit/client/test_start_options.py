@@ -11,7 +11,13 @@ from jdist.client.lifecycle.start import make_settings
 from jdist.core.settings import DeclaredOption, Settings, declared_options
 from jdist.notebook.options import start_options, start_parser
 
-OF_CALLERS = {"keep", "kind", "on_progress", "limits"}  # What a program says of the start, and not of the cluster.
+OF_CALLERS = {
+    "keep",
+    "kind",
+    "at",
+    "on_progress",
+    "limits",
+}  # What a program says of the start, and not of the cluster.
 LIMITS = {"idle_timeout"}  # Given by name as other limits are.
 OF_STARTS = {"timeout"}  # Not of the cluster.
 

@@ -1,0 +1,138 @@
+"""Serve the tunnel of a client on another host, on standard input and output: ``jdist serve``, which ssh starts.
+
+The clusters are this host's; a start is a process of its own, which goes on when the login ends.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from jdist.client import find
+from jdist.client.lifecycle.sites import LocalSite
+from jdist.client.remote.requests import (
+    AnyRequest,
+    BeginStart,
+    EndStart,
+    FindCluster,
+    ListClusters,
+    ReadStart,
+    RemoveLeftovers,
+    Revive,
+    StartBegun,
+    StartOutput,
+    WaitRemoved,
+    encode_answer,
+    refusal,
+)
+from jdist.core.errors import JdistError, LaunchError
+from jdist.launch.launch_program import reap
+from jdist.wire import log
+from jdist.wire.processes import has_ended, start_time
+from jdist.wire.transport.tunnel import Tunnel
+
+_SILENCE = 90.0  # Seconds without a byte after which the client is taken to be gone: one that lives writes every 3 s.
+_OUTPUT = 10.0  # Seconds for which a request for a start's output waits.
+_LOOK = 0.1
+_PIECE = 1 << 16  # Bytes.
+
+
+def main() -> int:
+    """Serve until standard input ends."""
+    log.configure("serve")
+    asyncio.run(_serve())
+    return 0
+
+
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    tunnel = Tunnel(_answer, ended.set)
+    await loop.connect_write_pipe(lambda: tunnel, os.fdopen(os.dup(1), "wb", buffering=0))
+    os.dup2(2, 1)  # whatever prints must not write into the tunnel
+    await loop.connect_read_pipe(lambda: tunnel, os.fdopen(os.dup(0), "rb", buffering=0))
+    while not ended.is_set() and loop.time() - tunnel.heard < _SILENCE:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SILENCE / 3):
+                await ended.wait()
+    tunnel.close()
+
+
+async def _answer(data: bytes) -> bytes:
+    try:
+        return encode_answer(await _carry_out(msgspec.msgpack.decode(data, type=AnyRequest)))
+    except JdistError as e:
+        return encode_answer(refusal(e))
+    except (OSError, TimeoutError, msgspec.MsgspecError) as e:
+        return encode_answer(refusal(LaunchError(str(e) or type(e).__name__)))
+
+
+async def _carry_out(request: AnyRequest) -> object:
+    here = LocalSite()
+    match request:
+        case ListClusters():
+            return list((await here.clusters()).values())
+        case FindCluster(name):
+            return await here.find(name or None)
+        case Revive(connection, is_dead):
+            return await here.revive(connection, is_dead=is_dead)
+        case WaitRemoved(connection):
+            await here.wait_removed(connection)
+        case RemoveLeftovers(settings):
+            await here.remove_leftovers(settings)
+        case BeginStart(words, name):
+            return _begin_start(words, name or find.free_name())
+        case ReadStart(start, offset):
+            return await _read_start(start, offset)
+        case EndStart(start) if not has_ended(start.pid, start.started):
+            os.kill(start.pid, signal.SIGINT)
+    return True
+
+
+def _start_path(name: str) -> Path:
+    return find.directory() / f"jdist-{name}.start"
+
+
+def _begin_start(words: tuple[str, ...], name: str) -> StartBegun:
+    """Start a cluster in a process that outlives this one, and writes to a file."""
+    path = _start_path(name)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    command = [sys.executable, "-P", "-m", "jdist", "start", "--name", name, *words]
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
+        starter = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    started = start_time(starter.pid)
+    reap(starter)
+    return StartBegun(name, starter.pid, started)
+
+
+async def _read_start(start: StartBegun, offset: int) -> StartOutput:
+    """What the start has written from there on, once there is something or it has ended."""
+    path = _start_path(start.name)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_OUTPUT):
+            while not (is_over := has_ended(start.pid, start.started)) and _size(path) <= offset:  # noqa: ASYNC110 — that triggers no event here
+                await asyncio.sleep(_LOOK)
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(offset)
+        data = file.read(_PIECE)
+        whole = data[: data.rfind(b"\n") + 1] if not is_over else data
+        is_last = is_over and len(data) < _PIECE
+        if is_last:
+            path.unlink(missing_ok=True)
+        return StartOutput(whole.decode(errors="replace"), offset + len(whole), is_last)
+    return StartOutput("", offset, is_over)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

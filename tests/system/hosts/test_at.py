@@ -1,0 +1,282 @@
+"""Clusters of another host, through ssh alone, from a client that no node can reach and that comes and goes."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import jdist
+from jdist.client.remote.host import RemoteHost, remote_host
+from jdist.core.errors import LaunchError, UsageError
+from support.hosts.namespaces import Bed, call
+from support.hosts.sshd import PASSPHRASE, Sshd
+from support.waits import eventually
+
+COUNT = "import time\nfor i in range({n}):\n    print('line', i, flush=True)\n    time.sleep(0.1)\ni"
+
+
+class There:
+    """The hosts behind ssh, as this process reaches them."""
+
+    def __init__(self, sshd: Sshd):
+        self.sshd = sshd
+        self.clusters: list[jdist.Cluster] = []
+
+    def start(self, host: str = "a", nproc: int = 2, **options: Any) -> jdist.Cluster:
+        cluster = jdist.start(nproc, at=host, idle_timeout=120, timeout=120, **options)
+        self.clusters.append(cluster)
+        return cluster
+
+    def processes(self, host: str) -> list[psutil.Process]:
+        """The processes on a host that were started by a login there."""
+        mark, found = f"JUPYTER_RUNTIME_DIR={self.sshd.runtime(host)}", []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if mark in Path(f"/proc/{process.pid}/environ").read_text(errors="replace").split("\0"):
+                    found.append(process)
+        return found
+
+    def named(self, host: str, word: str) -> psutil.Process:
+        """The process on a host that has this word in its command line."""
+        return next(p for p in self.processes(host) if word in p.cmdline())
+
+
+@pytest.fixture
+def there(logins: Sshd, traces: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
+    monkeypatch.setenv("JDIST_SSH", logins.command)
+    monkeypatch.setenv("JDIST_AT_PYTHON", sys.executable)
+    found = There(logins)
+    yield found
+    for cluster in found.clusters:
+        with contextlib.suppress(UsageError, jdist.ConnectionLost):
+            cluster.stop(now=True)
+    for host in ("a", "b", "c"):
+        assert eventually(lambda host=host: not found.processes(host)), found.processes(host)
+        left = [p.name for p in found.sshd.runtime(host).glob("jdist-*") if p.suffix != ".log"]
+        assert not left, f"left on {host}: {left}"
+
+
+def connection(host: str) -> RemoteHost:
+    return remote_host(host)
+
+
+def kill_login(host: str) -> None:
+    process = connection(host)._process
+    assert process is not None
+    process.kill()
+
+
+def is_back(host: str) -> bool:
+    return bool(eventually(lambda: connection(host).state == "open", 60))
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("line")]
+
+
+def test_a_cluster_is_started_used_found_and_stopped_through_a_login_that_forwards_nothing(there: There) -> None:
+    cluster = there.start("b")
+    assert (cluster.name, len(cluster.nodes)) == ("b:c1", 1)
+    assert jdist.list_clusters() == []
+    cluster.run("import torch\nx = torch.full((3_000_000,), float(rank))")
+    pulled = cluster.pull("x", ranks=[1])[1]
+    assert (len(pulled), pulled.sum().item()) == (3_000_000, 3e6)
+    cluster.push(y=pulled)
+    assert cluster.run("y.sum().item()").values == {0: 3e6, 1: 3e6}
+    cluster.detach()
+    assert eventually(lambda: not there.sshd.sessions())
+    again = jdist.attach("b:c1")
+    assert again.run("x[0].item() + 1").values == {0: 1.0, 1: 2.0}
+    assert "b:c1" in repr(again)
+    assert again.status().facts.name == "b:c1"
+    again.stop()
+    with pytest.raises(UsageError, match="b: there is no cluster to attach to"):
+        jdist.attach(at="b")
+
+
+def test_a_jump_host_and_a_login_that_greets(there: There) -> None:
+    cluster = there.start("through", nproc=1)
+    assert cluster.run("1 + 1").values == {0: 2}
+    cluster.stop()
+
+
+def test_the_command_line_and_its_verbs(there: There) -> None:
+    env = {**os.environ, "JDIST_AT": "a"}
+
+    def jdist_(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "jdist", *words], env=env, capture_output=True, text=True, check=False, timeout=120
+        )
+        return done.stdout + done.stderr
+
+    assert "2 ranks on 1 node" in jdist_("start", "-n", "2", "--name", "mine", "--idle-timeout", "120")
+    assert "a:mine" in jdist_("list")
+    assert "cluster a:mine · ready" in jdist_("status")
+    assert "no cluster is running" in jdist_("list", "--at", "b")
+    assert "cluster a:mine is stopped" in jdist_("stop", "mine")
+    assert "there is no launcher 'slrm'" in jdist_("start", "--launcher", "slrm")
+
+
+def test_what_a_start_there_complains_of_is_said_here_and_nothing_is_left(there: There) -> None:
+    with pytest.raises(LaunchError, match=r"a: .*--hosts"):
+        there.start("a", launcher="ssh")
+
+
+def test_a_passphrase_is_asked_for_where_somebody_waits(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def type_it(prompt: str) -> str:
+        asked.append(prompt)
+        return PASSPHRASE
+
+    monkeypatch.setattr(getpass, "getpass", type_it)
+    cluster = there.start("locked", nproc=1)
+    assert cluster.run("rank").values == {0: 0}
+    assert len(asked) == 1
+    assert "passphrase" in asked[0]
+    cluster.stop()
+
+
+def test_where_nothing_can_be_asked_the_error_says_what_to_do(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr(getpass, "getpass", refuse)
+    with pytest.raises(LaunchError, match=r"Permission denied.*ControlMaster"):
+        there.start("locked")
+
+
+@pytest.mark.parametrize("host", ["nowhere", "changed", "unseen", "stranger"])
+def test_a_host_that_cannot_be_reached_is_named_with_the_reason(
+    there: There, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: "no")
+    with pytest.raises(LaunchError, match=f"ssh {host}: "):
+        there.start(host)
+
+
+def kill_ssh(_: There, __: Bed) -> None:
+    kill_login("a")
+
+
+def kill_serve(there: There, _: Bed) -> None:
+    there.named("a", "serve").kill()
+
+
+def cut_cable(_: There, bed: Bed) -> None:
+    bed.cut(0)
+    assert eventually(lambda: connection("a").is_away, 60)
+    bed.heal(0)
+
+
+def change_address(_: There, bed: Bed) -> None:
+    call("ip", "addr", "del", f"{bed.head}/24", "dev", bed.bridge)
+    call("ip", "addr", "add", f"{bed.head.rpartition('.')[0]}.2/24", "dev", bed.bridge)
+    assert eventually(lambda: connection("a").is_away, 60)
+
+
+@pytest.fixture
+def mended(hosts: Bed) -> Iterator[None]:
+    """This host has its address again."""
+    yield
+    with contextlib.suppress(OSError):
+        call("ip", "addr", "del", f"{hosts.head.rpartition('.')[0]}.2/24", "dev", hosts.bridge)
+    with contextlib.suppress(OSError):
+        call("ip", "addr", "add", f"{hosts.head}/24", "dev", hosts.bridge)
+
+
+@pytest.mark.parametrize("fault", [kill_ssh, kill_serve, cut_cable, change_address], ids=lambda f: f.__name__)
+def test_a_run_goes_on_while_the_connection_is_broken_and_its_output_follows(
+    there: There, hosts: Bed, mended: None, fault: Callable[[There, Bed], None]
+) -> None:
+    cluster = there.start("a")
+    notices: list[str] = []
+    cluster.asynchronous.watch(lambda m: notices.append(str(m)))
+    run = cluster.run(COUNT.format(n=50), ranks=[0], background=True)
+    assert eventually(lambda: run.state == "running")
+    fault(there, hosts)
+    assert is_back("a")
+    assert run.wait(60)
+    assert run.values == {0: 49}
+    assert lines(run.outcomes[0].stdout) == [f"line {n}" for n in range(50)]
+    assert any("the connection to a broke" in notice for notice in notices)
+    assert any("is back after" in notice for notice in notices)
+    assert cluster.run("i + rank", ranks=[0]).values == {0: 49}
+    cluster.stop()
+
+
+CLIENT = """
+import sys, jdist
+cluster = jdist.attach(at="a")
+run = cluster.run(sys.argv[1], ranks=[0], background=True)
+run.watch(lambda m: print(type(m).__name__, flush=True))
+run.wait()
+print(run.outcomes[0].stdout, run.values, flush=True)
+cluster.detach()
+"""
+
+
+def test_a_client_that_is_stopped_for_a_while_misses_nothing(there: There) -> None:
+    there.start("a").detach()
+    words = [sys.executable, "-c", CLIENT, COUNT.format(n=30)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "RunStarted\n"
+        ours = [client.pid, *(p.pid for p in psutil.Process(client.pid).children(recursive=True))]
+        for pid in ours:  # as the whole computer that sleeps
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(12)
+        for pid in ours:
+            os.kill(pid, signal.SIGCONT)
+        out, _ = client.communicate(timeout=60)
+    assert lines(out) == [f"line {n}" for n in range(30)]
+    assert "{0: 29}" in out
+    there.clusters[0] = jdist.attach(at="a")
+
+
+def test_a_controller_that_dies_there_is_started_again_there(there: There) -> None:
+    cluster = there.start("a")
+    cluster.run("kept = rank + 40")
+    link = cluster.asynchronous.link
+    there.named("a", "controller").kill()
+    assert eventually(lambda: link.lost)
+    assert cluster.run("kept").values == {0: 40, 1: 41}
+    kill_login("a")
+    assert eventually(lambda: connection("a").is_away)
+    there.named("a", "controller").kill()
+    link = cluster.asynchronous.link
+    assert is_back("a")
+    assert eventually(lambda: link.lost)
+    assert cluster.run("kept + 1").values == {0: 41, 1: 42}
+    cluster.stop()
+
+
+def test_while_it_is_broken_a_cell_is_refused_with_the_reason_and_an_interrupt_is_sent_later(
+    there: There, hosts: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jdist.client.remote.host._NEEDED", 2.0)
+    cluster = there.start("a")
+    run = cluster.run("import time\nwhile True: time.sleep(0.1)", ranks=[0], background=True)
+    assert eventually(lambda: run.state == "running")
+    hosts.cut(0)
+    kill_login("a")
+    assert eventually(lambda: connection("a").is_away)
+    with pytest.raises(jdist.ConnectionLost, match="no connection to a for"):
+        cluster.run("1", ranks=[1])
+    run.cancel()
+    hosts.heal(0)
+    assert run.wait(60)
+    assert run.outcomes[0].kind == "interrupted"
+    assert cluster.run("1", ranks=[1]).values == {1: 1}
+    cluster.stop()
