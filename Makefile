@@ -95,15 +95,15 @@ demo: $(READY)
 	$(BIN)/python notebooks/show.py notebooks/01_first_cell.ipynb
 
 # What clients import, which run on macOS and Windows, too.
-CLIENT := $(addprefix jdist/,core wire/*.py wire/transport wire/values client notebook server $(addprefix launch/,base.py \
-  hosts.py join.py launch_program.py pods.py) __init__.py __main__.py commands.py)
+CLIENT := $(addprefix jdist/,*.py core wire/*.py wire/transport wire/values client notebook server \
+  $(addprefix launch/,__init__.py base.py hosts.py join.py launch_program.py pods.py))
 
 lint: $(TOOLS) lint-lab
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	for system in darwin win32; do \
-	  $(BIN)/mypy --platform $$system --no-warn-unreachable --follow-imports silent $(CLIENT) || exit; done
+	  $(BIN)/mypy --platform $$system --cache-dir .mypy_cache/$$system --no-warn-unreachable --follow-imports silent $(CLIENT) || exit; done
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/docs/test_budget.py
 
