@@ -3,8 +3,11 @@
 import asyncio
 import concurrent.futures
 import functools
+import math
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -14,6 +17,7 @@ from jdist.wire.awake_loop import AwakeLoop
 R = TypeVar("R")
 
 _UNDO = 20.0  # Seconds for a cancelled coroutine to undo what it began.
+_LOOK = 0.2  # Seconds after which a wait on Windows sees a KeyboardInterrupt.
 
 
 class Bridge:
@@ -33,7 +37,7 @@ class Bridge:
             raise UsageError(f"a cluster cannot be used in {where} the one that attached to it")
         future, ended = self.begin(work)
         try:
-            return future.result()
+            return result_of(future)
         except KeyboardInterrupt:
             future.cancel()
             ended.wait(_UNDO)
@@ -56,6 +60,16 @@ class Bridge:
 def bridge() -> Bridge:
     """The process's one bridge."""
     return Bridge()
+
+
+def result_of(future: concurrent.futures.Future[R], timeout: float | None = None) -> R:
+    """Block for a future's result. Raises what it raises, or TimeoutError; a KeyboardInterrupt ends the wait."""
+    if sys.platform == "win32":  # there, it does not end a wait for a lock
+        until = time.monotonic() + (math.inf if timeout is None else timeout)
+        while not future.done() and (left := until - time.monotonic()) > 0:
+            concurrent.futures.wait([future], min(left, _LOOK))
+        timeout = 0.0
+    return future.result(timeout)
 
 
 async def aside(call: Callable[[], R]) -> R:
