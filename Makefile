@@ -94,10 +94,16 @@ $(TOOLS): $(READY)
 demo: $(READY)
 	$(BIN)/python notebooks/show.py notebooks/01_first_cell.ipynb
 
+# What clients import, which run on macOS and Windows, too.
+CLIENT := $(addprefix jdist/,*.py core wire/*.py wire/transport wire/values client notebook server \
+  $(addprefix launch/,__init__.py base.py hosts.py join.py launch_program.py pods.py ssh_command.py))
+
 lint: $(TOOLS) lint-lab
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	for system in darwin win32; do \
+	  $(BIN)/mypy --platform $$system --cache-dir .mypy_cache/$$system --no-warn-unreachable --follow-imports silent $(CLIENT) || exit; done
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit/docs/test_budget.py
 

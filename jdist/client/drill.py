@@ -10,7 +10,6 @@ import contextlib
 import datetime as dt
 import os
 import platform
-import signal
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
@@ -397,7 +396,7 @@ async def _controller(drilled: DrilledCluster) -> None:
     run = await cluster.run(f"{code}drill_went_on = True", background=True)
     await drilled.expect_inside()
     drilled.begin_timing()
-    os.kill(connection.pid, signal.SIGKILL)
+    os.kill(connection.pid, 9)
     await drilled.expect_named(run, _lost_its_controller)
     await cluster.revived()
     await drilled.expect(

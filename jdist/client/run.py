@@ -15,6 +15,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from jdist.client.metrics.logged import Metrics
+from jdist.client.threads import result_of
 from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
@@ -212,7 +213,7 @@ class CellRun:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until every rank has an outcome; False if ``timeout`` seconds passed first."""
         try:
-            self._over.result(timeout)
+            result_of(self._over, timeout)
         except TimeoutError:
             return False
         return True

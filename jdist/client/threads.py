@@ -2,10 +2,14 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
+import math
 import os
 import queue
+import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -15,6 +19,7 @@ from jdist.wire.awake_loop import AwakeLoop
 R = TypeVar("R")
 
 _UNDO = 20.0  # Seconds for a cancelled coroutine to undo what it began.
+_LOOK = 0.2  # Seconds after which a wait on Windows sees a KeyboardInterrupt.
 
 
 class Bridge:
@@ -38,7 +43,7 @@ class Bridge:
         future.add_done_callback(lambda _: questions.put(None))
         self._waiting.append(questions)
         try:
-            while (question := questions.get()) is not None:
+            while (question := _next(questions)) is not None:
                 question()
             return future.result()
         except KeyboardInterrupt:
@@ -90,6 +95,24 @@ class Bridge:
 def bridge() -> Bridge:
     """The process's one bridge."""
     return Bridge()
+
+
+def result_of(future: concurrent.futures.Future[R], timeout: float | None = None) -> R:
+    """Block for a future's result. Raises what it raises, or TimeoutError; a KeyboardInterrupt ends the wait."""
+    if sys.platform == "win32":  # there, it does not end a wait for a lock
+        until = time.monotonic() + (math.inf if timeout is None else timeout)
+        while not future.done() and (left := until - time.monotonic()) > 0:
+            concurrent.futures.wait([future], min(left, _LOOK))
+        timeout = 0.0
+    return future.result(timeout)
+
+
+def _next(questions: "queue.SimpleQueue[Callable[[], None] | None]") -> Callable[[], None] | None:
+    """The next item; as in :func:`result_of`, a KeyboardInterrupt ends the wait."""
+    while sys.platform == "win32":
+        with contextlib.suppress(queue.Empty):
+            return questions.get(timeout=_LOOK)
+    return questions.get()
 
 
 async def aside(call: Callable[[], R]) -> R:

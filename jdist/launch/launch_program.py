@@ -108,7 +108,8 @@ class LaunchProgram:
         if await self._ended(grace):
             return
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, 9)  # with other processes that it may have started on this host
+            if sys.platform != "win32":
+                os.killpg(self._process.pid, 9)  # with other processes that it may have started on this host
         await self._ended(grace)
 
     async def _ended(self, seconds: float) -> bool:

@@ -39,10 +39,10 @@ _LINES = 5
 _NEWS = 10.0  # Seconds after which a request for progress returns even without any.
 # The agent, which ends in order when the actor that started it ends.
 _AGENT = """\
-import signal, sys
+import sys
 from jdist.commands import main
 from jdist.wire.processes import die_with_parent
-die_with_parent(signal.SIGTERM)
+die_with_parent("SIGTERM")
 sys.exit(main(sys.argv[1:]))
 """
 _RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")  # Ray's own; a rank that uses Ray must not inherit them.

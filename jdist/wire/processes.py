@@ -16,7 +16,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _START_TIME = 19  # Place of the start time in a process's ``stat``, counted from its state.
-_JOB_END = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_JOB_END = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 
 
 def _prctl(option: int, value: int) -> None:
@@ -29,9 +29,9 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
+def die_with_parent(by: str = "SIGKILL") -> None:
     """Have the kernel send this process a signal when its parent dies."""
-    _prctl(_PR_SET_PDEATHSIG, by)
+    _prctl(_PR_SET_PDEATHSIG, signal.Signals[by])
 
 
 def outlive_job_end() -> None:
@@ -39,14 +39,14 @@ def outlive_job_end() -> None:
 
     The processes that it starts take none either, until :func:`end_with_job`.
     """
-    for number in _JOB_END:
-        signal.signal(number, signal.SIG_IGN)
+    for name in _JOB_END:
+        signal.signal(signal.Signals[name], signal.SIG_IGN)
 
 
 def end_with_job() -> None:
     """End by those signals, as any process does."""
-    for number in _JOB_END:
-        signal.signal(number, signal.SIG_DFL)
+    for name in _JOB_END:
+        signal.signal(signal.Signals[name], signal.SIG_DFL)
 
 
 def set_name(name: str) -> None:
@@ -87,6 +87,8 @@ def _stat(pid: int) -> list[bytes]:
 
 def on_exit(pid: int, callback: Callable[[], None]) -> None:
     """Call ``callback`` once on the running loop when the process has ended."""
+    if sys.platform != "linux":
+        raise OSError("the end of a process is an event on Linux only")
     loop = asyncio.get_running_loop()
     try:
         pidfd = os.pidfd_open(pid)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -31,7 +30,7 @@ from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from jdist.notebook.verbs.registry import call
 from support import anatomy, elsewhere
-from support.lacking import lacking
+from support.lacking import with_own
 from support.waits import eventually
 
 WORLD = range(4)
@@ -386,22 +385,9 @@ def test_values_while_a_cell_runs(cluster: jdist.Cluster) -> None:
     run.check()
 
 
-def in_own_mounts() -> list[str]:
-    """The start of a command that runs with a /dev/shm of its own; empty where that is not allowed."""
-    unshare = shutil.which("unshare")
-    if unshare is None:
-        return []
-    command = [unshare, "--mount", *(() if os.geteuid() == 0 else ("--map-root-user", "--user"))]
-    script = ["sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"]
-    probe = subprocess.run([*command, *script, "true"], capture_output=True, check=False)
-    return [*command, *script] if probe.returncode == 0 else []
-
-
 def test_a_client_that_shares_no_memory(cluster: jdist.Cluster, tmp_path: Path) -> None:
     """All bulk bytes pass through the data port."""
-    prefix = in_own_mounts()
-    if not prefix:
-        lacking("this user may not make a mount namespace (unshare --mount)")
+    prefix = with_own("/dev/shm")
     cluster.run("far = torch.full((3_000_017,), rank + 1, dtype=torch.bfloat16)")
     script = elsewhere.__file__
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -472,10 +458,9 @@ jdist.attach(sys.argv[1]).pull("wide", ranks=[0], on_progress=pulled)
 
 def test_a_client_that_is_killed_while_its_value_passes_the_data_port(cluster: jdist.Cluster, traces: Any) -> None:
     """Nothing of the value rests at the controller, and the rank that sends it is free again."""
-    prefix = in_own_mounts()
-    if not prefix:
-        lacking("this user may not make a mount namespace (unshare --mount)")
+    prefix = with_own("/dev/shm")
     cluster.run("wide = torch.zeros(1 << 30, dtype=torch.uint8)", ranks=[0])
+    cluster.pull("rank")  # this client's own probe stays from now on
     before, idle = traces.files(), connections(cluster)
     with subprocess.Popen([*prefix, sys.executable, "-c", STOPPED, cluster.name]) as client:
         try:

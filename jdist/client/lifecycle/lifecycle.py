@@ -26,6 +26,7 @@ from jdist.client.lifecycle.start import (
     Waiting,
     complete,
     launch,
+    make_settings,
     this_notebook,
 )
 from jdist.client.link import Link, new_request
@@ -127,7 +128,7 @@ class ClusterLifecycle:
             self._is_origin = is_its_own
 
     async def start_at(self, at: str, words: Sequence[str], name: str, kind: str, on_progress: OnProgress) -> None:
-        """Start a cluster at another host, as ``jdist start`` with these words does there, and attach to it.
+        """Start a cluster on another host, as ``jdist start`` with these words does there, and attach to it.
 
         The start goes on there if the connection breaks. Raises UsageError, LaunchError.
         """
@@ -404,7 +405,8 @@ def is_same_start(new: Settings, old: Settings, *, is_named: bool, at: str = "")
     """
     is_same_name = new.name == old.name if is_named else _CHOSEN_BY_JDIST.fullmatch(old.name) is not None
     if at:
-        given = {name for name, value in asdict(new).items() if value != getattr(Settings(name=new.name), name)}
+        default = asdict(make_settings(None, None, new.name))
+        given = {name for name, value in asdict(new).items() if value != default[name]}
         return is_same_name and all(getattr(new, name) == getattr(old, name) for name in given - {"env", "name"})
     return is_same_name and replace(complete(new), name=old.name) == old
 

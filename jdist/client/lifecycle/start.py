@@ -365,6 +365,11 @@ def complete(settings: Settings) -> Settings:
 
 async def launch(settings: Settings, on_event: Callable[[Message], None], kind: str) -> Started:
     """Start controller and agents and attach; the world is not formed yet. Raises UsageError, LaunchError."""
+    if sys.platform != "linux":
+        raise UsageError(
+            f"ranks need Linux, and this system is {sys.platform}: start the cluster on a Linux host, "
+            "with --at HOST, or attach to one that runs there"
+        )
     launcher_class = find_launcher(settings.launcher)
     settings = complete(settings)
     check_settings(settings)

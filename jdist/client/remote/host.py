@@ -313,6 +313,8 @@ class RemoteHost:
                 self._tunnel.carry(channel, there)
 
     async def _log_in(self, *, asks: bool) -> Tunnel:
+        if sys.platform == "win32":
+            raise LaunchError("logins to other hosts need Linux or macOS here; on Windows, run Jupyter in WSL")
         given = os.environ.get(PYTHON, "")
         command, bootstrap = bootstrap_command([given] if given else [sys.executable, "python3"])
         spec = SshBootstrapSpec(f"jdist-{secrets.token_hex(8)} ", ("serve",))

@@ -116,7 +116,7 @@ def end_own_node(node: subprocess.Popen[bytes]) -> None:
         node.wait()
 
 
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDS = [each for each in signal.Signals if each.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 _LEAVE = 20.0  # Seconds from a signal until the cluster is stopped even if the run has not ended.
 _LINES = 1_000_000  # Lines shown for each stream of a rank; the rank's log has all of them.
 _WHY = {

@@ -18,6 +18,7 @@ from getpass import getpass
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
 from traitlets.log import get_logger
 
 from jdist.notebook.text import folding, markup
@@ -229,9 +230,9 @@ class TerminalScreen(NotebookScreen):
 
 def kernel_screen() -> Screen:
     """The screen of a kernel: lines where the program that started it shows no updates of what was displayed."""
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
-        names = {Path(word).name for word in words}
+    with contextlib.suppress(psutil.Error):
+        words = psutil.Process(os.getppid()).cmdline()
+        names = {Path(word).name.removesuffix(".exe") for word in words}
         if names & _WITHOUT_UPDATES:
             return TerminalScreen(is_terminal="jupyter-console" in names)
         if names & _LOGGING or {"papermill", "--log-output"} <= names:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,7 +45,7 @@ async def ping(address: tuple[str, int], cluster: str, timeout: float = 3.0) -> 
 
 def is_same_user(sock: socket.socket) -> bool:
     """Whether a Unix socket's peer belongs to this process's user; True for TCP, where that is unknown."""
-    if sock.family != socket.AF_UNIX:
+    if sys.platform != "linux" or sock.family != socket.AF_UNIX:
         return True
     peer = struct.Struct("3i")
     _, uid, _ = peer.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, peer.size))
@@ -66,7 +67,7 @@ class Receiver:
     def run(self) -> None:
         """Receive all bytes. Raises ConnectionLost when some are missing."""
         with _explained(f"{self._memory.nbytes} bytes could not be fetched from"):
-            if self._near:
+            if self._near and sys.platform == "linux":
                 with self._held(_dial_near(self._near, self._name)) as sock:
                     _, fds, _, _ = socket.recv_fds(sock, 1, 1)
                 if not fds:
@@ -102,7 +103,7 @@ class Receiver:
 
 
 def _dial_near(near: str, name: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = socket.socket(socket.AddressFamily["AF_UNIX"], socket.SOCK_STREAM)
     try:
         sock.settimeout(STALL)
         sock.connect(f"\0{near}")

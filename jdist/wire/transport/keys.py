@@ -9,13 +9,12 @@ removed.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
 import secrets
 import shutil
-import stat
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from msgspec import Struct
 from jdist.core.errors import ProtocolError
 from jdist.core.messages.status import Origin
 from jdist.core.settings import Settings
+from jdist.wire.own_files import distrust, is_own, open_own
 from jdist.wire.processes import has_ended, pid_namespace, start_time
 
 _LONGEST = 42  # Characters of the temporary directory's path: a Unix socket's path may have 107.
@@ -74,9 +74,11 @@ def sweep(cluster: str = "") -> None:
         if found is None or cluster not in ("", found["cluster"]) or path.is_symlink() or not path.is_dir():
             continue
         with contextlib.suppress(OSError):  # another process is removing it, too, or the code is in use or being made
-            if path.lstat().st_uid != os.getuid():
+            if not is_own(path.lstat()):
                 continue
-            if found["pid"] is None:
+            if found["pid"] is None and sys.platform != "win32":
+                import fcntl
+
                 with open(lock_file(path), "rb") as lock:  # without a lock file it is just being made
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(path, ignore_errors=True)
@@ -211,11 +213,10 @@ def write_keys(path: Path, content: Connection | Charter, *, replace: bool) -> N
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "wb") as f:
+        with os.fdopen(open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as f:
             f.write(msgspec.json.encode(content))
         if replace:
-            partial.rename(path)
+            partial.replace(path)
         else:
             os.link(partial, path)
     finally:
@@ -235,14 +236,13 @@ def read_charter(path: Path) -> Charter:
 def _read(path: Path, kind: type[S]) -> S:
     # Checks and reads one descriptor: in a folder that others may write to, the name may become another file.
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_own(path, os.O_RDONLY)
     except FileNotFoundError:
         raise
     except OSError as e:
         raise ProtocolError(f"{path} cannot be read: {e.strerror}") from None
     with os.fdopen(fd, "rb") as file:
-        st = os.fstat(fd)
-        if st.st_uid != os.getuid() or st.st_mode & 0o077 or not stat.S_ISREG(st.st_mode):
+        if distrust(os.fstat(fd)):
             raise ProtocolError(f"{path} is open to other users; it holds keys. Remove it and start the cluster again")
         data = file.read()
     try:

@@ -1,9 +1,9 @@
 """Segments: files in shared memory through which bulk values pass between processes of one host.
 
 The sender creates a segment, fills it, and sends its path and size; the receiver maps it and builds tensors on the
-mapping. Filling uses ``pwrite``, not a mapping: it releases the GIL, a full file system is an OSError instead of a
-SIGBUS, and writing 100 MB to new pages takes about half the time of page faults. The standard library's shared memory
-is not used, since its resource tracker unlinks segments that other processes still need.
+mapping. It is filled by writes to the file, not to a mapping: they release the GIL, a full file system is an OSError
+instead of a SIGBUS, and writing 100 MB to new pages takes about half the time of page faults. The standard library's
+shared memory is not used, since its resource tracker unlinks segments that other processes still need.
 Files are named ``jdist-<cluster>-<owner><hex>``, belong to the user alone (mode 0600), and can be swept by cluster or
 by owner, so that a process that is killed before it has handed a segment over leaves nothing behind.
 """
@@ -13,7 +13,8 @@ import mmap
 import os
 import re
 import secrets
-import stat
+import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from typing import Self
 
 from jdist.core.errors import ProtocolError, UsageError, ValueFailed
 from jdist.core.messages.base import ProbeWire
+from jdist.wire.own_files import distrust, is_own, open_own, write_at
 from jdist.wire.processes import has_ended, pid_namespace
 
 ALIGNMENT = 64  # Every buffer begins at a multiple of so many bytes, which suits every dtype and a cache line.
@@ -61,12 +63,11 @@ def new_memory(nbytes: int) -> memoryview:
     """
     if nbytes == 0:
         return memoryview(bytearray())
-    if not hasattr(mmap, "MAP_PRIVATE"):
+    if sys.platform != "linux":
         return memoryview(mmap.mmap(-1, nbytes))
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # this kernel was built without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    with contextlib.suppress(OSError):  # this kernel was built without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(memory)
 
 
@@ -91,9 +92,8 @@ class Segment:
         """Reserve ``nbytes`` in shared memory or the temporary directory. Raises ValueFailed if neither has room."""
         refused: list[str] = []
         for directory in _directories():
-            at = os.statvfs(directory)
-            margin = min(_MARGIN, at.f_blocks * at.f_frsize // 10)
-            if nbytes + margin > at.f_bavail * at.f_frsize:
+            disk = shutil.disk_usage(directory)
+            if nbytes + min(_MARGIN, disk.total // 10) > disk.free:
                 refused.append(f"{directory} has too little room")
                 continue
             try:
@@ -116,10 +116,13 @@ class Segment:
         if _NAME.fullmatch(os.path.basename(path)) is None:
             raise ProtocolError(f"{path!r} is no segment of jdist")
         try:
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = open_own(path, os.O_RDWR)
         except OSError as e:
             raise ValueFailed(f"shared memory {path} cannot be opened on this host: {e.strerror}") from e
-        reason = _distrust(os.fstat(fd), nbytes)
+        found = os.fstat(fd)
+        reason = distrust(found)
+        if not reason and found.st_size != nbytes:
+            reason = f"it has {found.st_size} bytes where {nbytes} were announced"
         if reason:
             os.close(fd)
             raise ProtocolError(f"shared memory {path} is refused: {reason}")
@@ -156,7 +159,7 @@ class Segment:
         written = 0
         while written < len(piece):
             with self._writing:  # else a cancelled sender could close it meanwhile, and its number be another file's
-                written += os.pwrite(self._fd, piece[written:], offset + written)
+                written += write_at(self._fd, piece[written:], offset + written)
 
     def hand_over(self, receiver: str) -> None:
         """Give the segment to the process that made the probe at ``receiver``, which is to unlink it from now on.
@@ -260,7 +263,7 @@ def _sweep(cluster: str, is_to_go: Callable[[str, Path], bool]) -> list[str]:
     for path in (path for directory in _directories() for path in Path(directory).glob("jdist-*")):
         found = pattern.fullmatch(path.name)
         with contextlib.suppress(FileNotFoundError):  # another process has unlinked it
-            if found is not None and path.lstat().st_uid == os.geteuid() and is_to_go(found[1], path):
+            if found is not None and is_own(path.lstat()) and is_to_go(found[1], path):
                 path.unlink()
                 swept.append(str(path))
     return sorted(swept)
@@ -291,7 +294,7 @@ def _checked(cluster: str) -> str:
 
 def _new_file(directory: str, cluster: str, nbytes: int) -> tuple[str, int]:
     path = os.path.join(directory, f"jdist-{_checked(cluster)}-{_own_owner()}{secrets.token_hex(8)}")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = open_own(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         if nbytes and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, nbytes)  # reserves the pages: no later write can find the file system full
@@ -302,16 +305,3 @@ def _new_file(directory: str, cluster: str, nbytes: int) -> tuple[str, int]:
         os.unlink(path)
         raise
     return path, fd
-
-
-def _distrust(found: os.stat_result, nbytes: int) -> str:
-    """Why the file cannot be trusted, or ""."""
-    if not stat.S_ISREG(found.st_mode):
-        return "it is no regular file"
-    if found.st_uid != os.geteuid():
-        return f"it belongs to user {found.st_uid}"
-    if found.st_mode & 0o077:
-        return "others may read or write it"
-    if found.st_size != nbytes:
-        return f"it has {found.st_size} bytes where {nbytes} were announced"
-    return ""

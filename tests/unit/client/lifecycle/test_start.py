@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jdist.client.lifecycle.start import Started, check_settings, make_settings
+from jdist.client.lifecycle.start import Started, check_settings, launch, make_settings
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import DropNodes
@@ -115,6 +115,13 @@ def test_at_the_deadline_whoever_has_not_come_is_left_out() -> None:
 def test_a_least_that_does_not_fit(least: int) -> None:
     with pytest.raises(UsageError, match=f"--min-nodes {least} does not fit --nnodes 3"):
         check_settings(Settings(name="c", nnodes=3, min_nodes=least))
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_on_another_system_than_linux_no_cluster_is_started(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", system)
+    with pytest.raises(UsageError, match=f"^ranks need Linux, and this system is {system}: .* --at HOST, or attach"):
+        asyncio.run(launch(Settings(name="c"), lambda _message: None, "python"))
 
 
 class Gathers(ToController):

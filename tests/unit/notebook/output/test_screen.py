@@ -6,7 +6,6 @@ import io
 import logging
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -203,7 +202,7 @@ def test_a_notebook_that_is_executed_tells_the_kernels_log(kernel_log: io.String
 def test_a_kernels_screen_is_that_of_the_program_that_started_it(
     monkeypatch: pytest.MonkeyPatch, words: list[str], kind: type, writes_over: bool | None
 ) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "\0".join(words))
+    monkeypatch.setattr("psutil.Process.cmdline", lambda _self: words)
     found = kernel_screen()
     assert type(found) is kind
     if isinstance(found, TerminalScreen):
