@@ -1,21 +1,26 @@
 """Code sync: copy local files to every node, also to one that joins later, and keep them up to date while watched.
 
-A tree lists a local file or folder with digests, without what .gitignore files, users or a fixed list omit. Nodes get
-only the contents that they lack, once if they share a folder, and put them in place all at once. Small contents travel
+A tree lists a local file or folder with digests, without what .gitignore files, users or a fixed list omit. A directory
+is synced without being told if a rank requests a module in it, and again before the next cell if it has changed; its
+copy has the directory's place on the ranks' import path, and nodes that share the directory get none. Nodes get only
+the contents that they lack, once if they share a folder, and put them in place all at once. Small contents travel
 in messages, large ones in parts through the data port. Others on the network can read a part, like a pushed value, but
 cannot change it, because the digests come over the encrypted port.
 """
 
 import asyncio
 import hashlib
+import importlib.machinery
+import itertools
 import os
 import stat
+import sys
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from pathspec import GitIgnoreSpec
 from watchfiles import awatch
 
@@ -28,6 +33,8 @@ from jdist.core.messages.code import (
     AdoptTree,
     ApplyTree,
     CompareTree,
+    ModuleReply,
+    ModuleRequest,
     Piece,
     SourceTree,
     StorePieces,
@@ -39,13 +46,21 @@ from jdist.core.messages.code import (
 from jdist.core.messages.protocol import NodeOp, NodeReplyBody
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.quantities import format_bytes, format_count
-from jdist.core.ranks import ranks_by
+from jdist.core.ranks import RankSet, ranks_by
 
 ALWAYS = (".git", "__pycache__", "*.py[co]", ".ipynb_checkpoints", ".jdist-*")  # A user's `!` takes one back.
+_DATA = "arrow avi bin bz2 ckpt csv db feather flac gguf gz h5 hdf5 ipynb jpeg jpg jsonl mat mp3 mp4 npy npz onnx"
+_DATA += " parquet pickle pkl png pt pth rar safetensors sqlite tar tfrecord tgz tif tiff tsv wav webp xz zip zst"
+NOT_CODE = (".*", "site-packages", "node_modules", *(f"*.{suffix}" for suffix in _DATA.split()))
+"""What is left out of a directory that is synced because a rank has requested a module in it."""
+_MOST_BYTES = 50_000_000  # In such a directory.
+_MOST_FOLDERS = 100  # In which a module's files are looked for.
 
 
 class SyncSource:
     """A path that the user syncs, and the patterns of files that are left out."""
+
+    _most_files = sys.maxsize
 
     def __init__(self, path: str, exclude: Sequence[str] = ()):
         """Raises UsageError when there is nothing to sync."""
@@ -64,14 +79,19 @@ class SyncSource:
 
     def list(self) -> SourceTree:
         """The files as they are now. Raises UsageError naming a file that cannot be read or a link that leads out."""
-        paths = [self.path] if self.is_file else sorted(self._walk())
-        entries = tuple(filter(None, map(self._entry, paths)))
+        entries = tuple(filter(None, map(self._entry, self._paths())))
         is_package = not self.is_file and (self.path / "__init__.py").is_file()
         return SourceTree(self.name, entries, is_package)
 
+    def _paths(self) -> Sequence[Path]:
+        return [self.path] if self.is_file else sorted(self._walk())
+
     def _walk(self) -> Iterator[Path]:
-        ignoring = IgnoreRules(self.root, self.exclude)
+        ignoring, seen = IgnoreRules(self.root, self.exclude), 0
         for folder, folders, files in os.walk(self.root):
+            seen += len(files)
+            if seen > self._most_files:
+                raise UsageError(f"{self.path} has more than {self._most_files} files")
             here = Path(folder)
             ignoring.enter(here)
             links = [f for f in folders if (here / f).is_symlink()]
@@ -113,6 +133,51 @@ class SyncSource:
                 digest = hashlib.file_digest(f, partial(hashlib.blake2b, digest_size=32)).digest()
             known = self._known[str(path)] = (mark, digest)
         return known[1]
+
+
+class ModuleSource(SyncSource):
+    """A directory of modules that a rank has requested: what in it is code, if that is not too much."""
+
+    _most_files = 10_000  # With those that are left out.
+
+    def __init__(self, directory: str):
+        super().__init__(directory, NOT_CODE)
+        self._origin = directory  # As it is on the import path.
+
+    def list(self) -> SourceTree:
+        """The files as they are now. Raises UsageError if the directory is not to be synced as a whole."""
+        return structs.replace(super().list(), is_package=False, origin=self._origin)
+
+    def has(self, module: str) -> bool:
+        """Whether a file or folder of this name can be imported, which a folder of other things cannot."""
+        folders = itertools.islice(os.walk(self.path / module), _MOST_FOLDERS)
+        found = itertools.chain(self.path.glob(f"{module}.*"), *(map(Path, files) for _, _, files in folders))
+        return any(path.name.endswith(tuple(importlib.machinery.all_suffixes())) for path in found)
+
+    @property
+    def _has_home(self) -> bool:
+        return Path.home().resolve().is_relative_to(self.path)
+
+    def suggested(self, module: str) -> str:
+        """What the user can sync instead."""
+        found = (path for path in self.path.glob(f"{module}*") if path.name.split(".")[0] == module)
+        return str(next(found, self.path) if self._has_home else self.path)
+
+    def _paths(self) -> Sequence[Path]:
+        if self._has_home:
+            raise UsageError(f"{self.path} is a home directory, of which only what is named is synced")
+        paths = sorted(path for path in self._walk() if not self._leads_out(path))
+        nbytes = sum(path.lstat().st_size for path in paths if os.path.lexists(path))
+        if nbytes > _MOST_BYTES:
+            most = f"more than {format_bytes(_MOST_BYTES)}"
+            raise UsageError(f"{self.path} has {format_bytes(nbytes)} that git does not ignore, {most}")
+        return paths
+
+    def _leads_out(self, path: Path) -> bool:
+        """Whether it is a link out of the directory, as many are that lead to data."""
+        if not path.is_symlink():
+            return False
+        return not Path(os.path.normpath(path.parent / os.readlink(path))).is_relative_to(self.path)
 
 
 class IgnoreRules:
@@ -193,7 +258,11 @@ class SyncedCode:
         self._syncing = asyncio.Lock()
         self._seen_nodes: tuple[str, ...] = ()
         self._for_new_nodes: asyncio.Task[None] | None = None
+        self._requested: dict[tuple[int, str], asyncio.Task[str]] = {}  # By run and module; what is said about it.
+        self._replying: set[asyncio.Task[None]] = set()
         attachment.watch(self._on_message)
+        attachment.route(self._on_request)
+        attachment.before_cells(self._sync_modules)
 
     async def sync(
         self, path: str, *, exclude: Sequence[str] = (), watch: bool = False, on_progress: OnProgress | None = None
@@ -209,9 +278,7 @@ class SyncedCode:
         changed then.
         """
         source = SyncSource(path, exclude)
-        known = self._sources.get(source.name)
-        if known is not None and known.path != source.path:
-            raise UsageError(f"sync {path}: {known.path} is synced under the name {source.name} already; rename one")
+        known = self._known(source)
         if known is not None and known.exclude == source.exclude:
             source = known  # it knows what has not changed
         await self._end_watch(source.name)
@@ -226,6 +293,68 @@ class SyncedCode:
         self._sources[source.name] = source
         self._attachment.history.add(Annotation(f"{path} synced; a script imports from PYTHONPATH and its own folder"))
         return synced
+
+    def _known(self, source: SyncSource) -> SyncSource | None:
+        """The source that is synced under this one's name. Raises UsageError if it has another path."""
+        known = self._sources.get(source.name)
+        if known is not None and known.path != source.path:
+            text = f"sync {source.path}: {known.path} is synced under the name {source.name} already; rename one"
+            raise UsageError(text)
+        return known
+
+    def _on_request(self, message: Message) -> None:
+        """Reply to ranks that lack a module. Those of one run that lack the same module are told the same."""
+        if not isinstance(message, ModuleRequest):
+            return
+        key = (message.run, message.name)
+        self._requested = {k: task for k, task in self._requested.items() if k[0] == message.run or not task.done()}
+        if key not in self._requested:
+            self._requested[key] = asyncio.create_task(self._sync_requested(message.name))
+        task = asyncio.create_task(self._reply(message, self._requested[key]))
+        self._replying.add(task)
+        task.add_done_callback(self._replying.discard)
+
+    async def _reply(self, message: ModuleRequest, said: asyncio.Task[str]) -> None:
+        text = await said
+        self._attachment.link.send(ModuleReply(message.rank, message.name, text))
+
+    async def _sync_requested(self, module: str) -> str:
+        """Sync the directory that has the module to the nodes that lack it; the line that the cell's output has."""
+        directory = self._attachment.modules.get(module)
+        if directory is None:
+            return ""
+        suggested = directory
+        try:
+            source = ModuleSource(directory)
+            suggested = source.suggested(module)
+            if not await asyncio.to_thread(source.has, module):
+                return ""
+            known = self._known(source) or source
+            synced = await self._sync(known)
+        except ConnectionLost:
+            return ""
+        except (JdistError, OSError) as e:
+            return f"{module} was not synced to the nodes that lack it: {e}; %dist sync {suggested} copies it"
+        self._sources[source.name] = known
+        if not synced.changed:
+            return ""
+        is_one = len(synced.nodes) == 1
+        nodes, to = f"node{'' if is_one else 's'} {RankSet(synced.nodes)}", "it" if is_one else "them"
+        return f"{module} is not on {nodes}: synced {format_count(synced.files, 'file')} of {directory} to {to}"
+
+    async def _sync_modules(self) -> None:
+        """Sync what ranks have requested, if it has changed. What cannot be synced is reported and forgotten."""
+        for name, source in list(self._sources.items()):
+            if not isinstance(source, ModuleSource):
+                continue
+            try:
+                if await asyncio.to_thread(source.list) != source.synced:
+                    await self._sync(source)
+            except ConnectionLost:
+                return
+            except (JdistError, OSError) as e:
+                del self._sources[name]
+                self._attachment.notify(Notice(f"{e}; it is not kept in sync any more"))
 
     async def _sync(self, source: SyncSource, on_progress: OnProgress | None = None) -> Synced:
         async with self._syncing:
@@ -287,8 +416,10 @@ class SyncedCode:
             await asyncio.wait([self._for_new_nodes])
 
     async def close(self) -> None:
-        """End every watch; a node that joins from now on gets no code."""
+        """End every watch; a node that joins from now on gets no code, and no rank a module."""
         self._sources.clear()
+        for task in (*self._replying, *self._requested.values()):
+            task.cancel()
         for name in list(self.watches):
             await self._end_watch(name)
         if self._for_new_nodes is not None:
@@ -315,7 +446,10 @@ class Upload:
         nodes = [n for n, name in enumerate(self._names) if name]
         if not nodes:
             raise UsageError("no node is attached to sync to")
-        found = {n: a for n, a in (await self._query(nodes, CompareTree(tree))).items() if isinstance(a, TreeCompared)}
+        answers = await self._query(nodes, CompareTree(tree))
+        found = {n: a for n, a in answers.items() if isinstance(a, TreeCompared) and not a.has_origin}
+        if not found:  # all nodes share the directory
+            return Synced(tree.name, tree.origin, len(tree.entries), 0, 0, (), (), ())
         sharing = ranks_by((node, found[node].place) for node in sorted(found)).values()
         followers = {leader: others for leader, *others in sharing}
         lacking = ranks_by((node, digest) for node in followers for digest in found[node].lacks)
@@ -328,11 +462,11 @@ class Upload:
             if isinstance(answer, TreeApplied):
                 changed |= set(answer.changed)
                 deleted |= set(answer.deleted)
-                await self._query(followers[node], AdoptTree(tree.name, tree.is_package, answer.changed))
+                await self._query(followers[node], AdoptTree(tree.name, tree.is_package, tree.origin, answer.changed))
         first = found[min(followers)]
         folder = first.path if tree.is_package else os.path.join(first.path, tree.name)
         counts = (len(tree.entries), len(sent), self._total)
-        return Synced(tree.name, folder, *counts, tuple(sorted(changed)), tuple(sorted(deleted)), tuple(nodes))
+        return Synced(tree.name, folder, *counts, tuple(sorted(changed)), tuple(sorted(deleted)), tuple(sorted(found)))
 
     async def _send_all(self, entries: Iterable[TreeEntry], lacking: Mapping[bytes, Sequence[int]]) -> None:
         small: dict[tuple[int, ...], list[TreeEntry]] = {}

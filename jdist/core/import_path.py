@@ -54,6 +54,11 @@ class ImportPath(Struct, frozen=True):
     after: tuple[str, ...] = ()
 
 
+def origin_of(entry: str, directory: str) -> str:
+    """The directory that an entry stands for, where the working directory is ``directory``."""
+    return os.path.join(directory, entry) if entry else directory
+
+
 def split(path: Sequence[object], directory: str, interpreter: Interpreter) -> ImportPath:
     """Find the user's own entries of a ``sys.path``. Like Python, ignore what is not a string."""
     before: list[str] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jdist.client.sync import SyncSource
+from jdist.client.sync import ModuleSource, SyncSource
 from jdist.core.errors import UsageError
 
 
@@ -104,3 +104,43 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         SyncSource(str(tmp_path / "none"))
     with pytest.raises(UsageError, match="the whole file system"):
         SyncSource("/")
+
+
+def test_of_a_requested_modules_directory_only_code_is_listed(tmp_path: Path) -> None:
+    make(tmp_path, "helper.py", "p/x.py", "conf.yaml", "w.pt", "d/rows.csv", "nb.ipynb", ".env", ".venv/a.py")
+    make(tmp_path, "__init__.py", "out/log")
+    (tmp_path / ".gitignore").write_text("out/\n")
+    (tmp_path / "data").symlink_to("/")
+    (tmp_path / "same.py").symlink_to("helper.py")
+    tree = ModuleSource(str(tmp_path)).list()
+    assert [e.path for e in tree.entries] == ["__init__.py", "conf.yaml", "helper.py", "p/x.py", "same.py"]
+    assert (tree.origin, tree.is_package) == (str(tmp_path), False)
+
+
+def test_a_directory_that_is_large_or_a_home_is_not_sent_without_being_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "helper.py")
+    source = ModuleSource(str(tmp_path))
+    assert len(source.list().entries) == 1
+    with (tmp_path / "huge").open("wb") as f:
+        f.truncate(1_200_000_000)
+    with pytest.raises(UsageError, match=r"has 1.2 GB that git does not ignore, more than 50.0 MB"):
+        source.list()
+    (tmp_path / "huge").unlink()
+    assert source.suggested("helper") == str(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="is a home directory"):
+        source.list()
+    assert source.suggested("helper") == str(tmp_path / "helper.py")
+    monkeypatch.undo()
+    for number in range(10_000):
+        (tmp_path / f"{number}.png").touch()
+    with pytest.raises(UsageError, match="more than 10000 files"):
+        source.list()
+
+
+def test_a_folder_without_modules_is_none(tmp_path: Path) -> None:
+    make(tmp_path, "helper.py", "wandb/run/log.txt", "parts/one/two.py", "data.csv")
+    source = ModuleSource(str(tmp_path))
+    assert [name for name in ("helper", "parts", "wandb", "data", "other") if source.has(name)] == ["helper", "parts"]

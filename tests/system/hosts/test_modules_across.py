@@ -1,0 +1,95 @@
+"""Modules beside the notebook, on nodes that have never seen its directory: sent when a cell imports one of them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import jdist
+from support.hosts.namespaces import Bed
+
+Start = Callable[..., jdist.Cluster]
+
+HELPER = """
+import sys
+from beside import NAME
+ANSWER = 1
+def answer(): return ANSWER
+def square(x): return x * x
+def show(index, folder):
+    import late
+    open(f"{folder}/{index}", "w").write(late.NAME)
+class Numbers:
+    def __len__(self): return 2
+    def __getitem__(self, i): return i + ANSWER
+"""
+
+
+@pytest.fixture
+def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with modules in this machine's ``/tmp``, where this process works as a kernel started there does."""
+    directory = Path(tempfile.mkdtemp(prefix="project-", dir="/tmp"))
+    (directory / "helper.py").write_text(HELPER)
+    (directory / "beside.py").write_text("NAME = 'beside'\n")
+    (directory / "late.py").write_text("NAME = 'late'\n")
+    (directory / "random.py").write_text("raise SystemError('random of the user')\n")
+    (directory / "parts").mkdir()
+    (directory / "parts" / "one.py").write_text("ONE = 1\n")
+    (directory / "weights.pt").write_bytes(bytes(1 << 20))
+    monkeypatch.chdir(directory)
+    path = [entry for entry in sys.path if entry]
+    first = next(n for n, entry in enumerate(path) if entry.endswith("site-packages"))
+    monkeypatch.setattr(sys, "path", [*path[:first], "", *path[first:]])
+    yield directory
+    shutil.rmtree(directory)
+
+
+def test_the_first_import_sends_the_directory_and_the_cell_goes_on(across: Start, hosts: Bed, project: Path) -> None:
+    own = across()
+    run = own.run("import helper, parts.one\nhelper.answer() + parts.one.ONE")
+    assert run.values == dict.fromkeys(range(4), 2)
+    line = f"jdist: helper is not on nodes 0-1: synced 5 files of {project} to them\n"
+    assert [run.outcomes[r].stderr for r in range(4)] == [line] * 4
+    places = own.run("import sys, random, late\nhelper.__file__, random.__file__, sys.path[0]").values
+    assert all(file.endswith(f"/{project.name}/helper.py") for file, _, _ in places.values())
+    assert all("/project-" not in file and "/project-" not in first for _, file, first in places.values())
+    assert own.run("late.NAME").outcomes[0].stderr == ""
+
+    (project / "helper.py").write_text(HELPER.replace("ANSWER = 1", "ANSWER = 2"))
+    (project / "fresh.py").write_text("HERE = True\n")
+    changed = own.run("import fresh\nhelper.answer(), fresh.HERE")
+    assert changed.values == dict.fromkeys(range(4), (2, True))
+    assert changed.outcomes[3].stderr == "jdist: module helper has changed and was loaded again\n"
+
+    missing = own.run("import no_such_module", check=False)
+    assert {missing.outcomes[r].error.evalue for r in range(4)} == {"No module named 'no_such_module'"}
+    assert missing.outcomes[0].stderr == ""
+
+    own.restart([3])
+    assert own.run("import helper; helper.answer()", [3]).values == {3: 2}
+    own.add_node(1)
+    assert own.run("import helper; helper.answer()", [4]).values == {4: 2}
+
+
+def test_processes_that_a_cell_starts_find_what_was_sent(across: Start, hosts: Bed, project: Path) -> None:
+    own = across()
+    (project / "script.py").write_text("import late; print('script', late.NAME)\n")
+    pools = dedent("""
+        import helper, multiprocessing
+        from torch.utils.data import DataLoader
+        def squares(method):
+            with multiprocessing.get_context(method).Pool(1) as pool:
+                return pool.map(helper.square, [2, 3])
+        def load(method):
+            return [int(x) for x in DataLoader(helper.Numbers(), num_workers=1, multiprocessing_context=method)]
+        [(squares(method), load(method)) for method in ("fork", "spawn")]
+    """)
+    assert own.run(pools, [0, 2], timeout=120).values == dict.fromkeys((0, 2), [([4, 9], [1, 2])] * 2)
+    own.run("import torch.multiprocessing; torch.multiprocessing.spawn(helper.show, ('/tmp',), 2)", [2], timeout=120)
+    assert [(hosts.nodes[1].tmp / name).read_text() for name in "01"] == ["late", "late"]
