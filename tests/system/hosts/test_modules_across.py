@@ -93,3 +93,30 @@ def test_processes_that_a_cell_starts_find_what_was_sent(across: Start, hosts: B
     assert own.run(pools, [0, 2], timeout=120).values == dict.fromkeys((0, 2), [([4, 9], [1, 2])] * 2)
     own.run("import torch.multiprocessing; torch.multiprocessing.spawn(helper.show, ('/tmp',), 2)", [2], timeout=120)
     assert [(hosts.nodes[1].tmp / name).read_text() for name in "01"] == ["late", "late"]
+
+
+def test_what_cannot_be_sent_is_missing_and_the_cell_says_why(across: Start, hosts: Bed, project: Path) -> None:
+    own = across()
+    with (project / "corpus").open("wb") as f:
+        f.truncate(60_000_000)
+    run = own.run("import helper", check=False)
+    assert {o.error.evalue for o in run.outcomes.values() if o.error} == {"No module named 'helper'"}
+    size = f"{project} has 60.0 MB that git does not ignore, more than 50.0 MB; %dist sync {project} copies it"
+    assert run.outcomes[2].stderr == f"jdist: helper was not synced to the nodes that lack it: {size}\n"
+
+    go = f"/tmp/go-{project.name}"
+    code = f"import pathlib, time\nwhile not pathlib.Path({go!r}).exists(): time.sleep(0.05)\nimport helper"
+    waiting, name = own.run_async(code, [2]), own.name
+    own.detach()
+    with jdist.Cluster.attach(name) as again:
+        followed = again.follow(waiting.number)
+        (hosts.nodes[1].tmp / Path(go).name).touch()
+        assert followed.wait(60)
+        error = followed.outcomes[2].error
+        assert error is not None
+        assert error.evalue == "No module named 'helper'"
+        gone = "helper is not on node 1, and the client that has it is gone; %dist sync copies it"
+        assert followed.outcomes[2].stderr == f"jdist: {gone}\n"
+
+        (project / ".gitignore").write_text("corpus\n")
+        assert again.run("import helper; helper.answer()").values == dict.fromkeys(range(4), 1)
