@@ -129,7 +129,7 @@ class Attachment:
 def _list_modules(path: ImportPath) -> dict[str, str]:
     """The directory of each top-level module or folder in the path's entries, by its name."""
     found: dict[str, str] = {}
-    for entry in (*path.before, *path.between, *path.after):
+    for entry in path.entries:
         directory = origin_of(entry, path.directory)
         with contextlib.suppress(OSError), os.scandir(directory) as inside:
             for name in filter(None, (_module_name(each) for each in inside)):

@@ -9,12 +9,14 @@ cannot change it, because the digests come over the encrypted port.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import importlib.machinery
 import itertools
 import os
 import stat
 import sys
+import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,6 +56,7 @@ _DATA += " parquet pickle pkl png pt pth rar safetensors sqlite tar tfrecord tgz
 NOT_CODE = (".*", "site-packages", "node_modules", *(f"*.{suffix}" for suffix in _DATA.split()))
 """What is left out of a directory that is synced because a rank has requested a module in it."""
 _MOST_BYTES = 50_000_000  # In such a directory.
+_RECENT = 2_000_000_000  # Nanoseconds: two changes that are closer may have the same time on some file systems.
 _MOST_FOLDERS = 100  # In which a module's files are looked for.
 
 
@@ -76,6 +79,7 @@ class SyncSource:
             raise UsageError(f"sync {path}: the whole file system cannot be synced; name a folder")
         self.synced: SourceTree | None = None  # The tree that was synced last.
         self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}  # An unchanged file is not read again.
+        self._rules = IgnoreRules(self.root, self.exclude)  # Those of the last list.
 
     def list(self) -> SourceTree:
         """The files as they are now. Raises UsageError naming a file that cannot be read or a link that leads out."""
@@ -88,6 +92,7 @@ class SyncSource:
 
     def _walk(self) -> Iterator[Path]:
         ignoring, seen = IgnoreRules(self.root, self.exclude), 0
+        self._rules = ignoring
         for folder, folders, files in os.walk(self.root):
             seen += len(files)
             if seen > self._most_files:
@@ -126,13 +131,17 @@ class SyncSource:
         return target
 
     def _digest(self, path: Path, found: os.stat_result) -> bytes:
-        mark = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        mark = _mark(found)
         known = self._known.get(str(path))
         if known is None or known[0] != mark:
             with open(path, "rb") as f:
                 digest = hashlib.file_digest(f, partial(hashlib.blake2b, digest_size=32)).digest()
             known = self._known[str(path)] = (mark, digest)
         return known[1]
+
+
+def _mark(found: os.stat_result) -> tuple[int, ...]:
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class ModuleSource(SyncSource):
@@ -143,10 +152,22 @@ class ModuleSource(SyncSource):
     def __init__(self, directory: str):
         super().__init__(directory, NOT_CODE)
         self._origin = directory  # As it is on the import path.
+        self._listed: dict[Path, tuple[int, ...]] = {}  # Marks of all that decides what is listed.
+        self._is_recent = True  # Some of it changed when it was listed, or just before.
 
     def list(self) -> SourceTree:
         """The files as they are now. Raises UsageError if the directory is not to be synced as a whole."""
-        return structs.replace(super().list(), is_package=False, origin=self._origin)
+        self._is_recent, began = True, time.time_ns()
+        tree = super().list()
+        files = (self.path / entry.path for entry in tree.entries)
+        self._listed = _look((*self._rules.read, *files))
+        newest = max((mark[-1] for mark in self._listed.values()), default=0)
+        self._is_recent = newest > began - _RECENT
+        return structs.replace(tree, is_package=False, origin=self._origin)
+
+    def may_have_changed(self) -> bool:
+        """Whether another list could differ from the last. It looks at times only, which takes a tenth of the time."""
+        return self._is_recent or _look(self._listed) != self._listed
 
     def has(self, module: str) -> bool:
         """Whether a file or folder of this name can be imported, which a folder of other things cannot."""
@@ -180,6 +201,15 @@ class ModuleSource(SyncSource):
         return not Path(os.path.normpath(path.parent / os.readlink(path))).is_relative_to(self.path)
 
 
+def _look(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
+    """The marks of those that exist."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found[path] = _mark(path.lstat())
+    return found
+
+
 class IgnoreRules:
     """The rules for one tree; the .gitignore files in it are read as its folders are entered."""
 
@@ -187,11 +217,13 @@ class IgnoreRules:
         self._root = root
         self._own = GitIgnoreSpec.from_lines([*ALWAYS, *exclude])
         self._specs: dict[Path, GitIgnoreSpec] = {}
+        self.read: list[Path] = []  # Folders that were entered, and their .gitignore files.
         for folder in _repository(root):
             self.enter(folder)
 
     def enter(self, folder: Path) -> None:
         """Read the folder's .gitignore, if it has one."""
+        self.read += (folder, folder / ".gitignore")
         try:
             text = (folder / ".gitignore").read_text(errors="replace")
         except OSError:
@@ -348,13 +380,17 @@ class SyncedCode:
             if not isinstance(source, ModuleSource):
                 continue
             try:
-                if await asyncio.to_thread(source.list) != source.synced:
+                if await asyncio.to_thread(self._has_changed, source):
                     await self._sync(source)
             except ConnectionLost:
                 return
             except (JdistError, OSError) as e:
                 del self._sources[name]
                 self._attachment.notify(Notice(f"{e}; it is not kept in sync any more"))
+
+    @staticmethod
+    def _has_changed(source: ModuleSource) -> bool:
+        return source.may_have_changed() and source.list() != source.synced
 
     async def _sync(self, source: SyncSource, on_progress: OnProgress | None = None) -> Synced:
         async with self._syncing:

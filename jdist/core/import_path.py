@@ -53,6 +53,10 @@ class ImportPath(Struct, frozen=True):
     between: tuple[str, ...] = ()  # Behind it and in front of installed packages: "" in an ipykernel.
     after: tuple[str, ...] = ()
 
+    @property
+    def entries(self) -> tuple[str, ...]:
+        return (*self.before, *self.between, *self.after)
+
 
 def origin_of(entry: str, directory: str) -> str:
     """The directory that an entry stands for, where the working directory is ``directory``."""

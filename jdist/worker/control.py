@@ -95,6 +95,7 @@ class ControlThread:
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._imports = Imports(kernel.shell)
         self._imports.request = self._request_module
+        process.copy_of = self._imports.copy_of
         self._profiler = CellProfiler(self._groups.log, self._observer.trace)
         connect_steps(self._profiler.mark_step)
         self._sigint = signals.install(kernel)

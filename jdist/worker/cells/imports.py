@@ -100,7 +100,7 @@ class Imports:
             before, self._folders, self._copies = self._folders, folders, dict(copies or {})
             sys.path[:] = [*folders, *(p for p in sys.path if p not in before and p not in folders)]
             self._place_copies()
-            self._changed.update(map(os.path.realpath, changed))
+            self._changed.update(file for file in map(os.path.realpath, changed) if file in self._loaded)
         importlib.invalidate_caches()  # a folder that was listed before its new file came
 
     def _place_copies(self) -> None:
@@ -115,9 +115,28 @@ class Imports:
 
     def find_spec(self, name: str, path: object = None, _target: object = None) -> ModuleSpec | None:
         """Request a module from the client whose cell imports it. Called by ``import`` if no other finder has it."""
+        if path is None and self._obtain(name):
+            return importlib.machinery.PathFinder.find_spec(name)
+        return None
+
+    def copy_of(self, file: str) -> str:
+        """Where this node has a file of a client's directory, which is requested if need be; "" if it has none."""
+        for origin in [origin_of(entry, each.directory) for each in self._wanted for entry in each.entries]:
+            inside = os.path.relpath(file, origin)
+            if inside.startswith(os.pardir):
+                continue
+            if origin not in self._copies:
+                self._obtain(inside.split(os.sep)[0].partition(".")[0])
+            copy = os.path.join(self._copies.get(origin, origin), inside)
+            if os.path.isfile(copy):
+                return copy
+        return ""
+
+    def _obtain(self, name: str) -> bool:
+        """Have a client sync the directory in which it has a module; whether it was asked to."""
         is_cells = threading.current_thread() is threading.main_thread() and os.getpid() == self._pid
-        if path is not None or name not in self._requestable or not is_cells:
-            return None
+        if name not in self._requestable or not is_cells:
+            return False
         replies = self._replies[name] = queue.SimpleQueue()
         try:
             text = replies.get(timeout=_LONGEST_REQUEST) if self.request(name) else ""
@@ -129,9 +148,7 @@ class Imports:
             del self._replies[name]
         if text:
             print(f"jdist: {text}", file=sys.stderr)
-        with self._lock:
-            self._place_copies()  # the cell may have taken them from the path
-        return importlib.machinery.PathFinder.find_spec(name)
+        return True
 
     def handle_reply(self, name: str, text: str) -> None:
         """The client has synced a module's directory, or will not."""
@@ -165,6 +182,8 @@ class Imports:
         return changed
 
     def _reload(self, *_: object) -> None:
+        with self._lock:
+            self._place_copies()  # a script may have received them, whose path ends with it
         changed = self._take_changed()
         if not changed:
             return

@@ -56,10 +56,11 @@ def test_the_first_import_sends_the_directory_and_the_cell_goes_on(across: Start
     assert run.values == dict.fromkeys(range(4), 2)
     line = f"jdist: helper is not on nodes 0-1: synced 5 files of {project} to them\n"
     assert [run.outcomes[r].stderr for r in range(4)] == [line] * 4
-    places = own.run("import sys, random, late\nhelper.__file__, random.__file__, sys.path[0]").values
+    next_run = own.run("import sys, random, late\nhelper.__file__, random.__file__, sys.path[0]")
+    assert [next_run.outcomes[r].stderr for r in range(4)] == [""] * 4
+    places = next_run.values
     assert all(file.endswith(f"/{project.name}/helper.py") for file, _, _ in places.values())
     assert all("/project-" not in file and "/project-" not in first for _, file, first in places.values())
-    assert own.run("late.NAME").outcomes[0].stderr == ""
 
     (project / "helper.py").write_text(HELPER.replace("ANSWER = 1", "ANSWER = 2"))
     (project / "fresh.py").write_text("HERE = True\n")
@@ -79,7 +80,9 @@ def test_the_first_import_sends_the_directory_and_the_cell_goes_on(across: Start
 
 def test_processes_that_a_cell_starts_find_what_was_sent(across: Start, hosts: Bed, project: Path) -> None:
     own = across()
-    (project / "script.py").write_text("import late; print('script', late.NAME)\n")
+    (project / "script.py").write_text("import sys, late; print('script', late.NAME, sys.argv[1])\n")
+    ran = own.run_script("script.py", ["now"])
+    assert [ran.outcomes[rank].stdout for rank in range(4)] == ["script late now\n"] * 4
     pools = dedent("""
         import helper, multiprocessing
         from torch.utils.data import DataLoader

@@ -8,12 +8,20 @@ import pytest
 
 from jdist.client.sync import ModuleSource, SyncSource
 from jdist.core.errors import UsageError
+from support.waits import eventually
 
 
 def make(root: Path, *paths: str) -> None:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(path)
+
+
+def wait_for_clock(folder: Path) -> None:
+    """Until a file that is written now has a later time than any before."""
+    newest = max(path.lstat().st_ctime_ns for path in (folder, *folder.rglob("*")))
+    probe = folder.parent / "probe"
+    assert eventually(lambda: probe.touch() or probe.stat().st_ctime_ns > newest)
 
 
 def listed(root: Path, *exclude: str) -> list[str]:
@@ -115,6 +123,27 @@ def test_of_a_requested_modules_directory_only_code_is_listed(tmp_path: Path) ->
     tree = ModuleSource(str(tmp_path)).list()
     assert [e.path for e in tree.entries] == ["__init__.py", "conf.yaml", "helper.py", "p/x.py", "same.py"]
     assert (tree.origin, tree.is_package) == (str(tmp_path), False)
+
+
+def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "helper.py", "p/x.py", "empty/.gitignore")
+    source = ModuleSource(str(tmp_path))
+    source.list()
+    assert source.may_have_changed()  # a change at the same moment would not be seen by its time
+    monkeypatch.setattr("jdist.client.sync._RECENT", -(1 << 62))
+    changes = (
+        lambda: (tmp_path / "helper.py").write_text("helper.pY"),
+        (tmp_path / "empty" / "fresh.py").touch,
+        (tmp_path / "p" / "x.py").unlink,
+        lambda: (tmp_path / "empty" / ".gitignore").write_text("fresh.py\n"),
+    )
+    for change in changes:
+        tree = source.list()
+        assert not source.may_have_changed()
+        wait_for_clock(tmp_path)
+        change()
+        assert source.may_have_changed()
+        assert source.list() != tree
 
 
 def test_a_directory_that_is_large_or_a_home_is_not_sent_without_being_named(

@@ -159,10 +159,10 @@ def copy(imports: Imports, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_module_that_only_the_client_has_is_requested_and_the_import_goes_on(
-    imports: Imports, copy: Path, capsys: pytest.CaptureFixture[str]
+    shell: Shell, imports: Imports, copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def request(name: str) -> bool:
-        imports.record_synced((), (), {ORIGIN: str(copy)})
+        imports.record_synced((), (str(copy / "requested.py"),), {ORIGIN: str(copy)})
         imports.handle_reply(name, "synced")
         return True
 
@@ -172,6 +172,12 @@ def test_a_module_that_only_the_client_has_is_requested_and_the_import_goes_on(
     library = sys.path.index(os.path.dirname(os.__file__))
     assert library < sys.path.index(str(copy))  # as the notebook's own directory: its random.py is not Python's
     assert importlib.util.find_spec("no_such_module") is None
+    assert imports.copy_of(f"{ORIGIN}/requested.py") == str(copy / "requested.py")
+    assert imports.copy_of("/elsewhere/requested.py") == ""
+    sys.path.remove(str(copy))  # as at the end of a script
+    shell.events.before_cell()
+    assert capsys.readouterr().err == ""  # what was loaded after it was synced is current
+    assert str(copy) in sys.path
 
 
 def test_without_a_reply_in_time_an_import_fails_and_is_not_requested_again(
