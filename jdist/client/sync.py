@@ -53,7 +53,7 @@ from jdist.core.ranks import RankSet, ranks_by
 ALWAYS = (".git", "__pycache__", "*.py[co]", ".ipynb_checkpoints", ".jdist-*")  # A user's `!` takes one back.
 _DATA = "arrow avi bin bz2 ckpt csv db feather flac gguf gz h5 hdf5 ipynb jpeg jpg jsonl mat mp3 mp4 npy npz onnx"
 _DATA += " parquet pickle pkl png pt pth rar safetensors sqlite tar tfrecord tgz tif tiff tsv wav webp xz zip zst"
-NOT_CODE = (".*", "site-packages", "node_modules", *(f"*.{suffix}" for suffix in _DATA.split()))
+NOT_CODE = (".*", "*.key", "*.pem", "site-packages", "node_modules", *(f"*.{suffix}" for suffix in _DATA.split()))
 """What is left out of a directory that is synced because a rank has requested a module in it."""
 _MOST_BYTES = 50_000_000  # In such a directory.
 _RECENT = 2_000_000_000  # Nanoseconds: two changes that are closer may have the same time on some file systems.
@@ -177,7 +177,7 @@ class ModuleSource(SyncSource):
 
     @property
     def _has_home(self) -> bool:
-        return Path.home().resolve().is_relative_to(self.path)
+        return Path(os.path.expanduser("~")).resolve().is_relative_to(self.path)
 
     def suggested(self, module: str) -> str:
         """What the user can sync instead."""
@@ -310,7 +310,9 @@ class SyncedCode:
         changed then.
         """
         source = SyncSource(path, exclude)
-        known = self._known(source)
+        known = self._sources.get(source.name)
+        if known is not None and known.path != source.path:
+            raise UsageError(f"sync {path}: {known.path} is synced under the name {source.name} already; rename one")
         if known is not None and known.exclude == source.exclude:
             source = known  # it knows what has not changed
         await self._end_watch(source.name)
@@ -326,14 +328,6 @@ class SyncedCode:
         self._attachment.history.add(Annotation(f"{path} synced; a script imports from PYTHONPATH and its own folder"))
         return synced
 
-    def _known(self, source: SyncSource) -> SyncSource | None:
-        """The source that is synced under this one's name. Raises UsageError if it has another path."""
-        known = self._sources.get(source.name)
-        if known is not None and known.path != source.path:
-            text = f"sync {source.path}: {known.path} is synced under the name {source.name} already; rename one"
-            raise UsageError(text)
-        return known
-
     def _on_request(self, message: Message) -> None:
         """Reply to ranks that lack a module. Those of one run that lack the same module are told the same."""
         if not isinstance(message, ModuleRequest):
@@ -347,27 +341,30 @@ class SyncedCode:
         task.add_done_callback(self._replying.discard)
 
     async def _reply(self, message: ModuleRequest, said: asyncio.Task[str]) -> None:
-        text = await said
-        self._attachment.link.send(ModuleReply(message.rank, message.name, text))
+        reply = ModuleReply(message.rank, message.name, await said)
+        if not self._attachment.link.lost:
+            self._attachment.link.send(reply)
 
     async def _sync_requested(self, module: str) -> str:
         """Sync the directory that has the module to the nodes that lack it; the line that the cell's output has."""
         directory = self._attachment.modules.get(module)
         if directory is None:
             return ""
+        source: SyncSource | None = None
         suggested = directory
         try:
-            source = ModuleSource(directory)
-            suggested = source.suggested(module)
-            if not await asyncio.to_thread(source.has, module):
+            requested = ModuleSource(directory)
+            suggested = requested.suggested(module)
+            if not await asyncio.to_thread(requested.has, module):
                 return ""
-            known = self._known(source) or source
-            synced = await self._sync(known)
-        except ConnectionLost:
-            return ""
+            source = next((each for each in self._sources.values() if each.path == requested.path), requested)
+            while self._sources.setdefault(source.name, source) is not source:
+                source.name += "_"  # another directory has the name
+            synced = await self._sync(source)
         except (JdistError, OSError) as e:
+            if source is not None and source.synced is None:
+                self._sources.pop(source.name, None)
             return f"{module} was not synced to the nodes that lack it: {e}; %dist sync {suggested} copies it"
-        self._sources[source.name] = known
         if not synced.changed:
             return ""
         is_one = len(synced.nodes) == 1

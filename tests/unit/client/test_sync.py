@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jdist.client.sync import ModuleSource, SyncSource
+from jdist.client.attachment import Attachment
+from jdist.client.sync import ModuleSource, SyncedCode, SyncSource
+from jdist.client.variables.carrier import Carrier
 from jdist.core.errors import UsageError
+from jdist.core.messages.base import Message
+from jdist.core.messages.code import ApplyTree, CompareTree, ModuleRequest, SourceTree, TreeApplied, TreeCompared
+from jdist.core.messages.status import ClusterFacts
 from support.waits import eventually
 
 
@@ -173,3 +181,55 @@ def test_a_folder_without_modules_is_none(tmp_path: Path) -> None:
     make(tmp_path, "helper.py", "wandb/run/log.txt", "parts/one/two.py", "data.csv")
     source = ModuleSource(str(tmp_path))
     assert [name for name in ("helper", "parts", "wandb", "data", "other") if source.has(name)] == ["helper", "parts"]
+
+
+class ToNodes:
+    """A link to two nodes, which have nothing of what is synced."""
+
+    lost = ""
+
+    def __init__(self) -> None:
+        self.facts = ClusterFacts("c", "ready", 1, "gloo", 1, (2, 2), ("a", "b"), 4)
+        self.applied: list[SourceTree] = []
+        self.sent: list[Message] = []
+        self.all_are_sent = asyncio.Event()
+
+    async def query_nodes(self, nodes: Sequence[int], op: Message, _quiet: float) -> dict[int, Message]:
+        await asyncio.sleep(0)
+        if isinstance(op, CompareTree):
+            return {n: TreeCompared(str(n), f"/tmp/{n}", ()) for n in nodes}
+        assert isinstance(op, ApplyTree)
+        changed = () if op.tree in self.applied else tuple(e.path for e in op.tree.entries)
+        self.applied.append(op.tree)
+        return {n: TreeApplied(changed, ()) for n in nodes}
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+        if len(self.sent) == 5:
+            self.all_are_sent.set()
+
+
+def test_ranks_that_request_one_module_are_told_the_same_and_names_of_directories_may_repeat(tmp_path: Path) -> None:
+    make(tmp_path, "a/src/one.py", "b/src/two.py", "b/src/more.py")
+
+    async def scene() -> None:
+        link: Any = ToNodes()
+        attachment = Attachment()
+        attachment.current = link
+        attachment.modules = {"one": str(tmp_path / "a/src"), "two": str(tmp_path / "b/src")}
+        code = SyncedCode(attachment, Carrier(attachment))
+        for rank, name in ((0, "one"), (1, "one"), (3, "two"), (2, "one"), (0, "gone")):
+            attachment.receive(ModuleRequest(7, rank, name))
+        await asyncio.wait_for(link.all_are_sent.wait(), 10)
+        said = {(reply.rank, reply.name): reply.text for reply in link.sent}
+        one = f"one is not on nodes 0-1: synced 1 file of {tmp_path}/a/src to them"
+        assert [said[rank, "one"] for rank in range(3)] == [one] * 3
+        assert said[3, "two"] == f"two is not on nodes 0-1: synced 2 files of {tmp_path}/b/src to them"
+        assert said[0, "gone"] == ""
+        assert {(tree.name, tree.origin) for tree in link.applied} == {
+            ("src", str(tmp_path / "a/src")),
+            ("src_", str(tmp_path / "b/src")),
+        }
+        await code.close()
+
+    asyncio.run(scene())
