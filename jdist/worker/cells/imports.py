@@ -80,14 +80,16 @@ class Imports:
                 return [entry] * len(found)
             return [entry] * os.path.exists(entry or os.curdir) + found
 
+        self._requestable.update(modules)
+        if wanted in self._wanted:
+            return  # entries that a cell has removed since stay removed
         with self._lock:
             path = [entry for entry in sys.path if entry not in self._folders]
             merged = merge(path, wanted, self._interpreter, resolve, first=not self._has_path)
             sys.path[:] = [*self._folders, *merged]
             self._has_path = True
-            self._wanted = [*(each for each in self._wanted if each != wanted), wanted]
+            self._wanted.append(wanted)
             self._place_copies()
-            self._requestable.update(modules)
 
     def record_synced(
         self, folders: tuple[str, ...], changed: tuple[str, ...], copies: Mapping[str, str] | None = None

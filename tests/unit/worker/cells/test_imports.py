@@ -180,6 +180,16 @@ def test_a_module_that_only_the_client_has_is_requested_and_the_import_goes_on(
     assert str(copy) in sys.path
 
 
+def test_an_entry_that_a_cell_has_removed_stays_removed_when_the_client_has_more_modules(
+    imports: Imports, tmp_path: Path
+) -> None:
+    wanted = ImportPath(str(tmp_path), (str(tmp_path),))
+    imports.use(wanted)
+    sys.path.remove(str(tmp_path))
+    imports.use(wanted, ("fresh",))
+    assert str(tmp_path) not in sys.path
+
+
 def test_without_a_reply_in_time_an_import_fails_and_is_not_requested_again(
     imports: Imports, copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
