@@ -19,6 +19,7 @@ from pathlib import Path
 
 from jdist.agent.node import NodeContext
 from jdist.core.errors import UsageError
+from jdist.core.import_path import ImportPath
 from jdist.core.messages import code
 from jdist.core.messages.base import Ack, Message
 from jdist.core.messages.protocol import NodeReplyBody
@@ -32,6 +33,11 @@ _NAMES = 8  # Names that are tried where another user has taken some.
 CodeOp = code.CompareTree | code.StorePieces | code.ApplyTree | code.AdoptTree
 
 
+def has_origin(tree: code.SourceTree) -> bool:
+    """Whether this node shares the client's directory with the tree's files."""
+    return bool(tree.origin) and all(os.path.lexists(os.path.join(tree.origin, e.path)) for e in tree.entries)
+
+
 class CodeReceiver:
     """Applies synced trees; ``broadcast`` sends to every worker of this node."""
 
@@ -40,19 +46,18 @@ class CodeReceiver:
         self._broadcast = broadcast
         self.folder = CodeFolder(node.endpoint.cluster)
         self._lock = asyncio.Lock()
-        self._import_paths: list[code.UseImportPath] = []
+        self._import_paths: dict[ImportPath, code.UseImportPath] = {}
 
     def use_import_path(self, message: code.UseImportPath) -> None:
         """Have this node's ranks, and those that are started later, find modules where a client does."""
-        if message not in self._import_paths:
-            self._import_paths.append(message)
+        self._import_paths[message.path] = message
         self._broadcast(message)
 
     def greetings(self) -> tuple[Message, ...]:
         """Messages for a fresh worker, after which it finds modules where the others do."""
-        folders = self.folder.folders
-        synced = (code.CodeSynced(folders, ()),) if folders else ()
-        return (*self._import_paths, *synced)
+        folders, copies = self.folder.folders, self.folder.copies
+        synced = (code.CodeSynced(folders, (), copies),) if folders or copies else ()
+        return (*self._import_paths.values(), *synced)
 
     async def answer(self, op: CodeOp, progress: Callable[[int], object]) -> NodeReplyBody:
         """Raises OSError, JdistError."""
@@ -63,20 +68,22 @@ class CodeReceiver:
             case code.CompareTree(tree):
                 async with self._lock:
                     missing = await asyncio.to_thread(self.folder.missing, tree)
-                return code.TreeCompared(self.folder.place, str(self.folder.path), missing)
+                    shares = await asyncio.to_thread(has_origin, tree)
+                return code.TreeCompared(self.folder.place, str(self.folder.path), missing, shares)
             case code.ApplyTree(tree):
                 async with self._lock:
                     changed, deleted = await asyncio.to_thread(self.folder.apply, tree)
-                self._adopt(tree.name, tree.is_package, changed)
+                self._adopt(code.AdoptTree(tree.name, tree.is_package, tree.origin, changed))
                 return code.TreeApplied(changed, deleted)
-            case code.AdoptTree(name, is_package, changed):
-                self._adopt(name, is_package, changed)
+            case code.AdoptTree():
+                self._adopt(op)
                 return Ack()
 
-    def _adopt(self, name: str, is_package: bool, changed: tuple[str, ...]) -> None:
-        self.folder.adopt(name, is_package)
-        root = self.folder.path / name
-        self._broadcast(code.CodeSynced(self.folder.folders, tuple(str(root / path) for path in changed)))
+    def _adopt(self, tree: code.AdoptTree) -> None:
+        self.folder.adopt(tree.name, tree.is_package, tree.origin)
+        root = self.folder.path / tree.name
+        changed = tuple(str(root / path) for path in tree.changed)
+        self._broadcast(code.CodeSynced(self.folder.folders, changed, self.folder.copies))
 
     def _store(self, op: code.StorePieces, progress: Callable[[int], object]) -> None:
         for piece in op.pieces:
@@ -105,7 +112,8 @@ class CodeFolder:
         self._path: Path | None = None
         self._lock = -1
         self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}  # By path; valid while the file's stat is the same.
-        self._entries: dict[str, bool] = {}  # Trees that ranks import from, oldest first; whether each is a package.
+        self._folders: dict[str, Path] = {}  # By the name of each tree that ranks import from, oldest first.
+        self._origins: dict[str, str] = {}  # By the name of each tree that has one.
 
     @property
     def path(self) -> Path:
@@ -129,16 +137,24 @@ class CodeFolder:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """For the import path of this node's ranks, the newest first."""
-        found = [str(self.path if package else self.path / n) for n, package in reversed(self._entries.items())]
+        """For the beginning of this node's ranks' import path, the newest first."""
+        found = [str(path) for name, path in reversed(self._folders.items()) if name not in self._origins]
         return tuple(dict.fromkeys(found))
 
-    def adopt(self, name: str, is_package: bool) -> None:
+    @property
+    def copies(self) -> dict[str, str]:
+        """Folders that take the place of their origins on the import path, by these."""
+        return {origin: str(self._folders[name]) for name, origin in self._origins.items()}
+
+    def adopt(self, name: str, is_package: bool, origin: str = "") -> None:
         """Have ranks import from this tree. Raises UsageError for an invalid name."""
         if not code.is_inside(name) or "/" in name:
             raise UsageError(f"{name!r} is no name of a folder")
-        self._entries.pop(name, None)
-        self._entries[name] = is_package
+        self._folders.pop(name, None)
+        self._origins.pop(name, None)
+        self._folders[name] = self.path if is_package else self.path / name
+        if origin:
+            self._origins[name] = origin
 
     def close(self) -> None:
         """Release the folder, and remove it unless another agent uses it."""

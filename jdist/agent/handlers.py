@@ -36,7 +36,7 @@ from jdist.agent.resources import ResourceMeter
 from jdist.core import __version__
 from jdist.core.messages import debug, membership, runs, saving
 from jdist.core.messages.base import PROTOCOL, Message
-from jdist.core.messages.code import UseImportPath
+from jdist.core.messages.code import ModuleReply, UseImportPath
 from jdist.core.messages.protocol import NodeQuery, RankQuery, ToAgent
 from jdist.core.messages.runs import CellEnded, RankDone
 from jdist.core.outcome import ErrorInfo
@@ -178,6 +178,7 @@ class ControllerHandlers:
             membership.EndWorkers: self.handle_end_workers,
             membership.StartStore: self.handle_start_store,
             UseImportPath: parts.code_sync.use_import_path,
+            ModuleReply: self.handle_module_reply,
             saving.KeepAutosave: self.handle_keep_autosave,
             saving.MayLeave: lambda _: on_may_leave(),
             membership.Shutdown: self.handle_shutdown,
@@ -263,6 +264,9 @@ class ControllerHandlers:
         kernel = self._parts.workers.kernels.get(message.rank)
         if kernel is not None:
             kernel.reply_input(message.text)
+
+    def handle_module_reply(self, message: ModuleReply) -> None:
+        self._parts.workers.send(message.rank, message)
 
     def handle_start_store(self, message: membership.StartStore) -> None:
         welcome = self._parts.workers.welcome

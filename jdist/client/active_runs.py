@@ -94,7 +94,7 @@ class ActiveRuns:
         cell = RunCell(new_request(), CellSpec(code, **options), ranks)
         if cell.spec.timeout is not None and not cell.spec.timeout > 0:
             raise UsageError(f"a timeout is a positive number of seconds, not {cell.spec.timeout}")
-        await self._attachment.send_import_path()
+        await self._attachment.prepare_cell()
         paused = set(self._attachment.facts.paused)
         self._submitted[cell.request] = cell.ranks
         try:

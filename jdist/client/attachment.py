@@ -1,14 +1,17 @@
 """Attachment: a client's link to one cluster, which the parts of AsyncCluster share."""
 
+import asyncio
+import contextlib
+import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from jdist.client.history import History
 from jdist.client.link import Link
 from jdist.client.metrics.logged import KeptMetrics
 from jdist.core.errors import UsageError
-from jdist.core.import_path import ImportPath, split, this_interpreter
+from jdist.core.import_path import ImportPath, origin_of, split, this_interpreter
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.runs import InputRequest
@@ -27,7 +30,10 @@ class Attachment:
         self.current: Link | None = None  # The link, also after it was lost; None before the client attached.
         self.history = History()
         self.metrics = KeptMetrics()
-        self._import_path: ImportPath | None = None  # As it was sent last on the current link.
+        self.modules: dict[str, str] = {}  # Directories of this process's top-level modules that are the user's own.
+        self._import_path: UseImportPath | None = None  # As it was sent last on the current link.
+        self._before_cells: list[Callable[[], Awaitable[None]]] = []
+        self._preparing = asyncio.Lock()
         self._routes: list[Callable[[Message], None]] = []
         self._watchers: list[Callable[[Message], None]] = []
         self._closers: list[Callable[[], object]] = []
@@ -54,17 +60,23 @@ class Attachment:
             raise UsageError("this cluster is not attached; use start() or attach()")
         return self.current
 
-    async def send_import_path(self) -> None:
-        """Have ranks find modules where this process does, before a cell is sent. Does nothing if they do."""
-        link = await self.link.current()
-        try:
-            directory = os.getcwd()
-        except OSError:  # it was removed
-            return
-        path = split(sys.path, directory, this_interpreter())
-        if path != self._import_path:
-            link.send(UseImportPath(path))
-            self._import_path = path
+    def before_cells(self, update: Callable[[], Awaitable[None]]) -> None:
+        """Wait for ``update`` before a cell is sent."""
+        self._before_cells.append(update)
+
+    async def prepare_cell(self) -> None:
+        """Have ranks find modules where this process does, as they are now, before a cell is sent."""
+        async with self._preparing:  # cells are sent in the order of their submission
+            link = await self.link.current()
+            with contextlib.suppress(FileNotFoundError):  # the working directory was removed
+                path = split(sys.path, os.getcwd(), this_interpreter())
+                self.modules = await asyncio.to_thread(_list_modules, path)
+                message = UseImportPath(path, tuple(sorted(self.modules)))
+                if message != self._import_path:
+                    link.send(message)
+                    self._import_path = message
+            for update in self._before_cells:
+                await update()
 
     @property
     def facts(self) -> ClusterFacts:
@@ -112,3 +124,21 @@ class Attachment:
         """Send ``message`` to every watcher."""
         for watcher in list(self._watchers):
             watcher(message)
+
+
+def _list_modules(path: ImportPath) -> dict[str, str]:
+    """The directory of each top-level module or folder in the path's entries, by its name."""
+    found: dict[str, str] = {}
+    for entry in path.entries:
+        directory = origin_of(entry, path.directory)
+        with contextlib.suppress(OSError), os.scandir(directory) as inside:
+            for name in filter(None, (_module_name(each) for each in inside)):
+                found.setdefault(name, directory)
+    return found
+
+
+def _module_name(entry: os.DirEntry[str]) -> str:
+    """The name by which a file or folder is imported; "" if it cannot be."""
+    suffix = next((s for s in importlib.machinery.all_suffixes() if entry.name.endswith(s)), "")
+    name = entry.name.removesuffix(suffix)
+    return name if name.isidentifier() and not name.startswith("__") and (suffix or entry.is_dir()) else ""

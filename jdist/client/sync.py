@@ -1,21 +1,28 @@
 """Code sync: copy local files to every node, also to one that joins later, and keep them up to date while watched.
 
-A tree lists a local file or folder with digests, without what .gitignore files, users or a fixed list omit. Nodes get
-only the contents that they lack, once if they share a folder, and put them in place all at once. Small contents travel
+A tree lists a local file or folder with digests, without what .gitignore files, users or a fixed list omit. A directory
+is synced without being told if a rank requests a module in it, and again before the next cell if it has changed; its
+copy has the directory's place on the ranks' import path, and nodes that share the directory get none. Nodes get only
+the contents that they lack, once if they share a folder, and put them in place all at once. Small contents travel
 in messages, large ones in parts through the data port. Others on the network can read a part, like a pushed value, but
 cannot change it, because the digests come over the encrypted port.
 """
 
 import asyncio
+import contextlib
 import hashlib
+import importlib.machinery
+import itertools
 import os
 import stat
+import sys
+import time
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from pathspec import GitIgnoreSpec
 from watchfiles import awatch
 
@@ -28,6 +35,8 @@ from jdist.core.messages.code import (
     AdoptTree,
     ApplyTree,
     CompareTree,
+    ModuleReply,
+    ModuleRequest,
     Piece,
     SourceTree,
     StorePieces,
@@ -39,13 +48,22 @@ from jdist.core.messages.code import (
 from jdist.core.messages.protocol import NodeOp, NodeReplyBody
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.quantities import format_bytes, format_count
-from jdist.core.ranks import ranks_by
+from jdist.core.ranks import RankSet, ranks_by
 
 ALWAYS = (".git", "__pycache__", "*.py[co]", ".ipynb_checkpoints", ".jdist-*")  # A user's `!` takes one back.
+_DATA = "arrow avi bin bz2 ckpt csv db feather flac gguf gz h5 hdf5 ipynb jpeg jpg jsonl mat mp3 mp4 npy npz onnx"
+_DATA += " parquet pickle pkl png pt pth rar safetensors sqlite tar tfrecord tgz tif tiff tsv wav webp xz zip zst"
+NOT_CODE = (".*", "*.key", "*.pem", "site-packages", "node_modules", *(f"*.{suffix}" for suffix in _DATA.split()))
+"""What is left out of a directory that is synced because a rank has requested a module in it."""
+_MOST_BYTES = 50_000_000  # In such a directory.
+_RECENT = 2_000_000_000  # Nanoseconds: two changes that are closer may have the same time on some file systems.
+_MOST_FOLDERS = 100  # In which a module's files are looked for.
 
 
 class SyncSource:
     """A path that the user syncs, and the patterns of files that are left out."""
+
+    _most_files = sys.maxsize
 
     def __init__(self, path: str, exclude: Sequence[str] = ()):
         """Raises UsageError when there is nothing to sync."""
@@ -61,17 +79,24 @@ class SyncSource:
             raise UsageError(f"sync {path}: the whole file system cannot be synced; name a folder")
         self.synced: SourceTree | None = None  # The tree that was synced last.
         self._known: dict[str, tuple[tuple[int, ...], bytes]] = {}  # An unchanged file is not read again.
+        self._rules = IgnoreRules(self.root, self.exclude)  # Those of the last list.
 
     def list(self) -> SourceTree:
         """The files as they are now. Raises UsageError naming a file that cannot be read or a link that leads out."""
-        paths = [self.path] if self.is_file else sorted(self._walk())
-        entries = tuple(filter(None, map(self._entry, paths)))
+        entries = tuple(filter(None, map(self._entry, self._paths())))
         is_package = not self.is_file and (self.path / "__init__.py").is_file()
         return SourceTree(self.name, entries, is_package)
 
+    def _paths(self) -> Sequence[Path]:
+        return [self.path] if self.is_file else sorted(self._walk())
+
     def _walk(self) -> Iterator[Path]:
-        ignoring = IgnoreRules(self.root, self.exclude)
+        ignoring, seen = IgnoreRules(self.root, self.exclude), 0
+        self._rules = ignoring
         for folder, folders, files in os.walk(self.root):
+            seen += len(files)
+            if seen > self._most_files:
+                raise UsageError(f"{self.path} has more than {self._most_files} files")
             here = Path(folder)
             ignoring.enter(here)
             links = [f for f in folders if (here / f).is_symlink()]
@@ -106,13 +131,83 @@ class SyncSource:
         return target
 
     def _digest(self, path: Path, found: os.stat_result) -> bytes:
-        mark = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        mark = _mark(found)
         known = self._known.get(str(path))
         if known is None or known[0] != mark:
             with open(path, "rb") as f:
                 digest = hashlib.file_digest(f, partial(hashlib.blake2b, digest_size=32)).digest()
             known = self._known[str(path)] = (mark, digest)
         return known[1]
+
+
+def _mark(found: os.stat_result) -> tuple[int, ...]:
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+class ModuleSource(SyncSource):
+    """A directory of modules that a rank has requested: what in it is code, if that is not too much."""
+
+    _most_files = 10_000  # With those that are left out.
+
+    def __init__(self, directory: str):
+        super().__init__(directory, NOT_CODE)
+        self._origin = directory  # As it is on the import path.
+        self._listed: dict[Path, tuple[int, ...]] = {}  # Marks of all that decides what is listed.
+        self._is_recent = True  # Some of it changed when it was listed, or just before.
+
+    def list(self) -> SourceTree:
+        """The files as they are now. Raises UsageError if the directory is not to be synced as a whole."""
+        self._is_recent, began = True, time.time_ns()
+        tree = super().list()
+        files = (self.path / entry.path for entry in tree.entries)
+        self._listed = _look((*self._rules.read, *files))
+        newest = max((mark[-1] for mark in self._listed.values()), default=0)
+        self._is_recent = newest > began - _RECENT
+        return structs.replace(tree, is_package=False, origin=self._origin)
+
+    def may_have_changed(self) -> bool:
+        """Whether another list could differ from the last. It looks at times only, which takes a tenth of the time."""
+        return self._is_recent or _look(self._listed) != self._listed
+
+    def has(self, module: str) -> bool:
+        """Whether a file or folder of this name can be imported, which a folder of other things cannot."""
+        folders = itertools.islice(os.walk(self.path / module), _MOST_FOLDERS)
+        found = itertools.chain(self.path.glob(f"{module}.*"), *(map(Path, files) for _, _, files in folders))
+        return any(path.name.endswith(tuple(importlib.machinery.all_suffixes())) for path in found)
+
+    @property
+    def _has_home(self) -> bool:
+        return Path(os.path.expanduser("~")).resolve().is_relative_to(self.path)
+
+    def suggested(self, module: str) -> str:
+        """What the user can sync instead."""
+        found = (path for path in self.path.glob(f"{module}*") if path.name.split(".")[0] == module)
+        return str(next(found, self.path) if self._has_home else self.path)
+
+    def _paths(self) -> Sequence[Path]:
+        if self._has_home:
+            raise UsageError(f"{self.path} is a home directory, of which only what is named is synced")
+        paths = sorted(path for path in self._walk() if not self._leads_out(path))
+        nbytes = sum(path.lstat().st_size for path in paths if os.path.lexists(path))
+        if nbytes > _MOST_BYTES:
+            most = f"more than {format_bytes(_MOST_BYTES)}"
+            raise UsageError(f"{self.path} has {format_bytes(nbytes)} that git does not ignore, {most}")
+        return paths
+
+    def _leads_out(self, path: Path) -> bool:
+        """Whether it is a link out of the directory, as many are that lead to data."""
+        if not path.is_symlink():
+            return False
+        return not Path(os.path.normpath(path.parent / os.readlink(path))).is_relative_to(self.path)
+
+
+def _look(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
+    """The marks of those that exist."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found[path] = _mark(path.lstat())
+    return found
 
 
 class IgnoreRules:
@@ -122,11 +217,13 @@ class IgnoreRules:
         self._root = root
         self._own = GitIgnoreSpec.from_lines([*ALWAYS, *exclude])
         self._specs: dict[Path, GitIgnoreSpec] = {}
+        self.read: list[Path] = []  # Folders that were entered, and their .gitignore files.
         for folder in _repository(root):
             self.enter(folder)
 
     def enter(self, folder: Path) -> None:
         """Read the folder's .gitignore, if it has one."""
+        self.read += (folder, folder / ".gitignore")
         try:
             text = (folder / ".gitignore").read_text(errors="replace")
         except OSError:
@@ -193,7 +290,11 @@ class SyncedCode:
         self._syncing = asyncio.Lock()
         self._seen_nodes: tuple[str, ...] = ()
         self._for_new_nodes: asyncio.Task[None] | None = None
+        self._requested: dict[tuple[int, str], asyncio.Task[str]] = {}  # By run and module; what is said about it.
+        self._replying: set[asyncio.Task[None]] = set()
         attachment.watch(self._on_message)
+        attachment.route(self._on_request)
+        attachment.before_cells(self._sync_modules)
 
     async def sync(
         self, path: str, *, exclude: Sequence[str] = (), watch: bool = False, on_progress: OnProgress | None = None
@@ -226,6 +327,67 @@ class SyncedCode:
         self._sources[source.name] = source
         self._attachment.history.add(Annotation(f"{path} synced; a script imports from PYTHONPATH and its own folder"))
         return synced
+
+    def _on_request(self, message: Message) -> None:
+        """Reply to ranks that lack a module. Those of one run that lack the same module are told the same."""
+        if not isinstance(message, ModuleRequest):
+            return
+        key = (message.run, message.name)
+        self._requested = {k: task for k, task in self._requested.items() if k[0] == message.run or not task.done()}
+        if key not in self._requested:
+            self._requested[key] = asyncio.create_task(self._sync_requested(message.name))
+        task = asyncio.create_task(self._reply(message, self._requested[key]))
+        self._replying.add(task)
+        task.add_done_callback(self._replying.discard)
+
+    async def _reply(self, message: ModuleRequest, said: asyncio.Task[str]) -> None:
+        reply = ModuleReply(message.rank, message.name, await said)
+        if not self._attachment.link.lost:
+            self._attachment.link.send(reply)
+
+    async def _sync_requested(self, module: str) -> str:
+        """Sync the directory that has the module to the nodes that lack it; the line that the cell's output has."""
+        directory = self._attachment.modules.get(module)
+        if directory is None:
+            return ""
+        source: SyncSource | None = None
+        suggested = directory
+        try:
+            requested = ModuleSource(directory)
+            suggested = requested.suggested(module)
+            if not await asyncio.to_thread(requested.has, module):
+                return ""
+            source = next((each for each in self._sources.values() if each.path == requested.path), requested)
+            while self._sources.setdefault(source.name, source) is not source:
+                source.name += "_"  # another directory has the name
+            synced = await self._sync(source)
+        except (JdistError, OSError) as e:
+            if source is not None and source.synced is None:
+                self._sources.pop(source.name, None)
+            return f"{module} was not synced to the nodes that lack it: {e}; %dist sync {suggested} copies it"
+        if not synced.changed:
+            return ""
+        is_one = len(synced.nodes) == 1
+        nodes, to = f"node{'' if is_one else 's'} {RankSet(synced.nodes)}", "it" if is_one else "them"
+        return f"{module} is not on {nodes}: synced {format_count(synced.files, 'file')} of {directory} to {to}"
+
+    async def _sync_modules(self) -> None:
+        """Sync what ranks have requested, if it has changed. What cannot be synced is reported and forgotten."""
+        for name, source in list(self._sources.items()):
+            if not isinstance(source, ModuleSource):
+                continue
+            try:
+                if await asyncio.to_thread(self._has_changed, source):
+                    await self._sync(source)
+            except ConnectionLost:
+                return
+            except (JdistError, OSError) as e:
+                del self._sources[name]
+                self._attachment.notify(Notice(f"{e}; it is not kept in sync any more"))
+
+    @staticmethod
+    def _has_changed(source: ModuleSource) -> bool:
+        return source.may_have_changed() and source.list() != source.synced
 
     async def _sync(self, source: SyncSource, on_progress: OnProgress | None = None) -> Synced:
         async with self._syncing:
@@ -287,8 +449,10 @@ class SyncedCode:
             await asyncio.wait([self._for_new_nodes])
 
     async def close(self) -> None:
-        """End every watch; a node that joins from now on gets no code."""
+        """End every watch; a node that joins from now on gets no code, and no rank a module."""
         self._sources.clear()
+        for task in (*self._replying, *self._requested.values()):
+            task.cancel()
         for name in list(self.watches):
             await self._end_watch(name)
         if self._for_new_nodes is not None:
@@ -315,7 +479,10 @@ class Upload:
         nodes = [n for n, name in enumerate(self._names) if name]
         if not nodes:
             raise UsageError("no node is attached to sync to")
-        found = {n: a for n, a in (await self._query(nodes, CompareTree(tree))).items() if isinstance(a, TreeCompared)}
+        answers = await self._query(nodes, CompareTree(tree))
+        found = {n: a for n, a in answers.items() if isinstance(a, TreeCompared) and not a.has_origin}
+        if not found:  # all nodes share the directory
+            return Synced(tree.name, tree.origin, len(tree.entries), 0, 0, (), (), ())
         sharing = ranks_by((node, found[node].place) for node in sorted(found)).values()
         followers = {leader: others for leader, *others in sharing}
         lacking = ranks_by((node, digest) for node in followers for digest in found[node].lacks)
@@ -328,11 +495,11 @@ class Upload:
             if isinstance(answer, TreeApplied):
                 changed |= set(answer.changed)
                 deleted |= set(answer.deleted)
-                await self._query(followers[node], AdoptTree(tree.name, tree.is_package, answer.changed))
+                await self._query(followers[node], AdoptTree(tree.name, tree.is_package, tree.origin, answer.changed))
         first = found[min(followers)]
         folder = first.path if tree.is_package else os.path.join(first.path, tree.name)
         counts = (len(tree.entries), len(sent), self._total)
-        return Synced(tree.name, folder, *counts, tuple(sorted(changed)), tuple(sorted(deleted)), tuple(nodes))
+        return Synced(tree.name, folder, *counts, tuple(sorted(changed)), tuple(sorted(deleted)), tuple(sorted(found)))
 
     async def _send_all(self, entries: Iterable[TreeEntry], lacking: Mapping[bytes, Sequence[int]]) -> None:
         small: dict[tuple[int, ...], list[TreeEntry]] = {}

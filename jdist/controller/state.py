@@ -42,7 +42,7 @@ from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.controller.status import StatusReporter
 from jdist.core.messages import membership
 from jdist.core.messages.base import PROTOCOL, Message
-from jdist.core.messages.code import UseImportPath
+from jdist.core.messages.code import ModuleReply, ModuleRequest, UseImportPath
 from jdist.core.messages.debug import FollowRun, Pause, RankPaused, Resume
 from jdist.core.messages.membership import (
     EndOverdue,
@@ -158,6 +158,7 @@ class State:
             PartSaved: self._saves.handle_part,
             CellRefused: self._rank_loss.handle_not_begun,
             InputRequest: runs.handle_input_request,
+            ModuleRequest: runs.handle_module_request,
             Stalled: self._poller.handle_stalled,
             RankReply: self._handle_rank_reply,
             NodeReply: lambda node, reply: self._queries.forward(node.agent, reply),
@@ -180,6 +181,7 @@ class State:
             membership.RemoveRanks: self._resizing.handle_remove_ranks,
             membership.DropNodes: self._admission.handle_drop_nodes,
             Autosave: self._autosaver.handle_autosave,
+            ModuleReply: self._runs.handle_module_reply,
             UseImportPath: lambda _client, message: self.model.use_import_path(message),
             MakeGroup: self._formation.handle_make_group,
             MakeMesh: self._formation.handle_make_mesh,

@@ -53,6 +53,15 @@ class ImportPath(Struct, frozen=True):
     between: tuple[str, ...] = ()  # Behind it and in front of installed packages: "" in an ipykernel.
     after: tuple[str, ...] = ()
 
+    @property
+    def entries(self) -> tuple[str, ...]:
+        return (*self.before, *self.between, *self.after)
+
+
+def origin_of(entry: str, directory: str) -> str:
+    """The directory that an entry stands for, where the working directory is ``directory``."""
+    return os.path.join(directory, entry) if entry else directory
+
 
 def split(path: Sequence[object], directory: str, interpreter: Interpreter) -> ImportPath:
     """Find the user's own entries of a ``sys.path``. Like Python, ignore what is not a string."""

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from jdist.core.errors import describe_error
 from jdist.core.messages.base import Message, QueryFailed
-from jdist.core.messages.code import CodeSynced, UseImportPath
+from jdist.core.messages.code import CodeSynced, ModuleReply, ModuleRequest, UseImportPath
 from jdist.core.messages.debug import PauseRanks, ResumeRanks
 from jdist.core.messages.membership import (
     EndOverdue,
@@ -94,6 +94,8 @@ class ControlThread:
         self._observer = Observer(self._groups.log, self._groups.labels, self._cells.spans)
         self._stalls = StallDetector(self._observer, self._cells.spans, self._send_stalled)
         self._imports = Imports(kernel.shell)
+        self._imports.request = self._request_module
+        process.copy_of = self._imports.copy_of
         self._profiler = CellProfiler(self._groups.log, self._observer.trace)
         connect_steps(self._profiler.mark_step)
         self._sigint = signals.install(kernel)
@@ -164,6 +166,12 @@ class ControlThread:
     def _report_group_made(self, index: int, spec: GroupSpec, listeners: Any) -> None:
         self._cells.report_group(GroupMade(self._worker, self._generation, index, spec, tuple(listeners)))
 
+    def _request_module(self, name: str) -> bool:
+        run = self._cells.spans.current
+        if run:
+            self._send(ModuleRequest(run, self._worker, name))
+        return bool(run)
+
     def _send_stalled(self, run: int) -> None:
         self._send(Stalled(self._worker, run))
         self._spawn(self._observer.prepare)
@@ -204,8 +212,9 @@ class ControlThread:
             PrepareSave: self._points.prepare,
             SaveAt: self._points.bind,
             GiveUpSave: lambda message: self._spawn(self._saving.give_up, message.save),
-            CodeSynced: lambda message: imports.record_synced(message.folders, message.changed),
-            UseImportPath: lambda message: imports.use(message.path),
+            CodeSynced: lambda message: imports.record_synced(message.folders, message.changed, message.copies),
+            UseImportPath: lambda message: imports.use(message.path, message.modules),
+            ModuleReply: lambda message: imports.handle_reply(message.name, message.text),
             RequestHandover: lambda _: self._spawn(self._handover.end),
             Shutdown: self._handle_shutdown,
         }

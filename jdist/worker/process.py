@@ -10,7 +10,7 @@ import os
 import runpy
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
@@ -65,6 +65,14 @@ def is_job_script() -> bool:
     return _of_job
 
 
+def _has_no_copies(_file: str) -> str:
+    return ""
+
+
+copy_of: Callable[[str], str] = _has_no_copies
+"""Where this node has a client's file, "" if nowhere (see :mod:`jdist.worker.cells.imports`)."""
+
+
 def run_script(
     name: str, args: list[str], namespace: dict[str, Any], directory: str = "", *, in_job: bool = False
 ) -> None:
@@ -75,7 +83,9 @@ def run_script(
     global _is_running, _of_job  # noqa: PLW0603 - one script runs at a time
     __tracebackhide__ = True
     if not directory and not Path(name).is_file():
-        raise FileNotFoundError(f"{name} is not on this node; a script must be on every node")
+        missing, name = name, copy_of(name)
+        if not name:
+            raise FileNotFoundError(f"{missing} is not on this node; a script must be on every node")
     argv, search = sys.argv, sys.path[:]
     main = sys.modules["__main__"]
     _is_running, _of_job = True, in_job

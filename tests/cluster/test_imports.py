@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import jdist
+from jdist.client.sync import SyncedCode
 from support.notebook import Notebook
 
 if TYPE_CHECKING:
@@ -115,6 +118,30 @@ def test_a_changed_module_is_current_in_the_next_cell(fresh_cluster: Start, in_p
     assert run.values == dict.fromkeys(range(2), (2, 2))
     assert [run.outcomes[r].stderr.count("helper") for r in range(2)] == [1, 1]
     assert own.run("answer()").outcomes[0].stderr == ""
+
+
+def test_an_import_that_waits_for_the_notebook_can_be_interrupted(
+    fresh_cluster: Start, in_project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested = threading.Event()
+
+    async def never(_code: SyncedCode, _module: str) -> str:
+        requested.set()
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(SyncedCode, "_sync_requested", never)
+    own = fresh_cluster(1)
+    own.run("kept = 1")
+    lacking = f"import sys\nsys.path[:] = [p for p in sys.path if p not in ('', {str(in_project)!r})]\nimport helper"
+    run = own.run_async(lacking)
+    assert requested.wait(30)
+    own.interrupt()
+    assert run.wait(30)
+    error = run.outcomes[0].error
+    assert error is not None
+    assert error.ename == "KeyboardInterrupt"
+    assert own.run("kept").values == {0: 1}
 
 
 @pytest.fixture(scope="module")

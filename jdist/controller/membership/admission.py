@@ -181,7 +181,7 @@ class Admission:
             workers=() if kept else tuple(StartWorker(r.worker, r.rank, r.incarnation) for r in ranks),
         )
         m.send(node.agent, welcome)
-        for path in m.import_paths:
+        for path in m.import_paths.values():
             m.send(node.agent, path)
         self._autosaver.greet(node)
         if node.node_rank == 0:

@@ -12,6 +12,7 @@ from jdist.controller.model.records import RunRecords
 from jdist.controller.model.runs import Run, RunBook
 from jdist.controller.model.world import Rank, World
 from jdist.core.errors import Remedy
+from jdist.core.import_path import ImportPath
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.membership import Rejected
@@ -109,7 +110,7 @@ class Model(HasPhase[Phase]):
     left_out: tuple[str, ...] = ()  # Nodes that could not be had, and why.
     ending: str = ""  # Why the cluster is to be stopped with this step; "" while it is not.
 
-    import_paths: list[UseImportPath] = field(default_factory=list)  # Where clients find modules, for later nodes.
+    import_paths: dict[ImportPath, UseImportPath] = field(default_factory=dict)  # Of clients, for later nodes.
     clients: dict[str, str] = field(default_factory=dict)  # Kind of each attached client, by its socket's identity.
     away: dict[str, float] = field(default_factory=dict)  # When clients are dropped to which the connection broke.
     liveness_names: dict[str, str] = field(default_factory=dict)  # `{liveness connection: its peer}`, expected or open.
@@ -140,8 +141,7 @@ class Model(HasPhase[Phase]):
 
     def use_import_path(self, message: UseImportPath) -> None:
         """Have ranks find modules where a client does, from its next cell on."""
-        if message not in self.import_paths:
-            self.import_paths.append(message)
+        self.import_paths[message.path] = message
         for node_rank in self.world.nodes:
             self.send_to_node(node_rank, message)
 

@@ -19,6 +19,7 @@ from jdist.controller.runs.silent_mismatch import SilentMismatch
 from jdist.core.errors import Remedy
 from jdist.core.messages import runs as messages
 from jdist.core.messages.base import Ack
+from jdist.core.messages.code import ModuleReply, ModuleRequest
 from jdist.core.messages.debug import RanksResumed
 from jdist.core.messages.observation import VerdictChanged
 from jdist.core.messages.protocol import RankReply
@@ -242,6 +243,21 @@ class RunLifecycle:
         run = self._model.runs.running.get(message.run)
         if run is not None:
             run.asking.discard(message.rank)
+        if rank is not None:
+            self._model.send_to_node(rank.node_rank, replace(message, rank=rank.worker))
+
+    def handle_module_request(self, node: Node, message: ModuleRequest) -> None:
+        """A rank lacks a module that the run's client has: forward the request to it."""
+        run = self._model.runs.running.get(message.run)
+        if run is not None and run.client in self._model.clients:
+            self._model.send(run.client, message)
+            return
+        where = f"{message.name} is not on node {node.node_rank}"
+        text = f"{where}, and the client that has it is gone; %dist sync copies it"
+        self.handle_module_reply("", ModuleReply(message.rank, message.name, text))
+
+    def handle_module_reply(self, _client: str, message: ModuleReply) -> None:
+        rank = self._model.world.ranks.get(message.rank)
         if rank is not None:
             self._model.send_to_node(rank.node_rank, replace(message, rank=rank.worker))
 

@@ -2,7 +2,7 @@
 
 import posixpath
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from jdist.core.errors import UsageError
 from jdist.core.import_path import ImportPath
@@ -27,6 +27,7 @@ class SourceTree(Struct, frozen=True):
     name: str  # Name of the folder.
     entries: tuple[TreeEntry, ...]
     is_package: bool = False  # The folder itself is imported as a package, not the modules in it.
+    origin: str = ""  # The client's directory whose place on the import path its copy takes; "": the copy comes first.
 
     def check(self) -> None:
         """Raises UsageError for a name or path outside of the tree."""
@@ -79,6 +80,7 @@ class TreeCompared(Message, frozen=True):
     place: str
     path: str
     lacks: tuple[bytes, ...]
+    has_origin: bool = False  # Every file of the tree is in its origin on the node, too, which needs no copy.
 
 
 class StorePieces(Message, frozen=True):
@@ -112,6 +114,7 @@ class AdoptTree(Message, frozen=True):
 
     name: str
     is_package: bool
+    origin: str
     changed: tuple[str, ...]
 
 
@@ -120,15 +123,34 @@ class CodeSynced(Message, frozen=True):
 
     folders: tuple[str, ...]
     changed: tuple[str, ...]
+    copies: dict[str, str] = field(default_factory=dict)  # Folders that take the place of their origins, by these.
 
 
 class UseImportPath(Message, frozen=True):
     """Add a client's own entries of ``sys.path`` to that of every rank, as far as they exist on its node."""
 
     path: ImportPath
+    modules: tuple[str, ...] = ()  # The top-level modules in these entries, which a rank that lacks one may request.
+
+
+class ModuleRequest(Message, frozen=True):
+    """A rank's cell imports a module that its node lacks and the client has: sync the directory in which it is."""
+
+    run: int
+    rank: int
+    name: str
+
+
+class ModuleReply(Message, frozen=True):
+    """The directory was synced, or is not; ``text`` is what the cell's output says about it."""
+
+    rank: int
+    name: str
+    text: str
 
 
 NodeOp = CompareTree | StorePieces | ApplyTree | AdoptTree
 NodeReplyBody = TreeCompared | TreeApplied
-ClientMessage = ToAgent = UseImportPath
-ToWorker = CodeSynced | UseImportPath
+ClientMessage = ToAgent = UseImportPath | ModuleReply
+ToClient = AgentMessage = WorkerMessage = ModuleRequest
+ToWorker = CodeSynced | UseImportPath | ModuleReply

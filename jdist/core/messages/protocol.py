@@ -64,12 +64,13 @@ _Recorded = nodes.ClientMessage
 _Members = membership.ClientMessage | code.ClientMessage
 ClientMessage = status.ClientMessage | _CellMessage | _Recorded | _Members | _Query
 _Runs = runs.ToClient | debug.ToClient | saving.ToClient | nodes.ToClient
-ToClient = status.ToClient | _Runs | membership.ToClient | observation.VerdictChanged | _Reply
+_ToMembers = membership.ToClient | code.ToClient
+ToClient = status.ToClient | _Runs | _ToMembers | observation.VerdictChanged | _Reply
 _FromCells = runs.AgentMessage | debug.AgentMessage | saving.AgentMessage | observation.Stalled
-AgentMessage = membership.AgentMessage | _FromCells | _Reply
+AgentMessage = membership.AgentMessage | code.AgentMessage | _FromCells | _Reply
 ToAgent = membership.ToAgent | code.ToAgent | runs.ToAgent | debug.ToAgent | saving.ToAgent | _Query
 _FromCell = runs.WorkerMessage | saving.WorkerMessage | observation.Stalled
-WorkerMessage = membership.WorkerMessage | _FromCell | RankReply
+WorkerMessage = membership.WorkerMessage | code.WorkerMessage | _FromCell | RankReply
 _Cells = runs.ExecuteCell | runs.AbortRun | debug.ToAgent
 ToWorker = _Cells | saving.ToWorker | membership.FormWorld | code.ToWorker | membership.ToWorker | RankQuery
 

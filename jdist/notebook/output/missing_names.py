@@ -76,8 +76,9 @@ def _module_remedies(name: str) -> Iterable[Remedy]:
     for place in places:
         directory = os.path.dirname(os.path.abspath(place))
         if not this_interpreter().has_installed(directory):
-            beside = os.path.relpath(directory)
-            shown = directory if beside.startswith(os.pardir) else beside
+            copied = place if directory == os.path.expanduser("~") else directory
+            beside = os.path.relpath(copied)
+            shown = copied if beside.startswith(os.pardir) else beside
             yield Remedy("sync", f"copy {name} to the nodes, which lack it", name=shlex.quote(shown))
             return
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from jdist.agent.code_sync import CodeFolder
+from jdist.agent.code_sync import CodeFolder, has_origin
 from jdist.core.errors import UsageError
 from jdist.core.messages.code import SourceTree, TreeEntry
 from jdist.wire.transport import keys
@@ -187,3 +188,19 @@ def test_the_newest_tree_comes_first_on_the_path_and_a_package_by_its_parent(fol
     assert folder.folders == (str(folder.path), str(folder.path / "lib"))
     folder.adopt("lib", False)
     assert folder.folders == (str(folder.path / "lib"), str(folder.path))
+
+
+def test_a_copy_takes_the_place_of_its_origin_until_it_is_synced_by_name(folder: CodeFolder) -> None:
+    folder.adopt("lib", False)
+    folder.adopt("mine", False, "/home/me/mine")
+    assert folder.folders == (str(folder.path / "lib"),)
+    assert folder.copies == {"/home/me/mine": str(folder.path / "mine")}
+    folder.adopt("mine", False)
+    assert (folder.folders, folder.copies) == ((str(folder.path / "mine"), str(folder.path / "lib")), {})
+
+
+def test_a_node_that_shares_all_files_of_a_directory_has_it(tmp_path: Path) -> None:
+    (tmp_path / "a.py").touch()
+    assert has_origin(structs.replace(tree({"a.py": b"1"}), origin=str(tmp_path)))
+    assert not has_origin(structs.replace(tree({"a.py": b"1", "b.py": b"2"}), origin=str(tmp_path)))
+    assert not has_origin(tree({"a.py": b"1"}))

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ class ToController:
         self.sent: list[Message] = []
         self.on_event: Callable[[Message], None] = lambda _: None
         self.accepts = asyncio.Event()
+        self.asked = asyncio.Event()
         self.later: list[Message] = []
 
     async def current(self) -> ToController:
@@ -56,6 +58,7 @@ class ToController:
                 self.on_event(each)
 
         self.answering = asyncio.create_task(answered())
+        self.asked.set()
         return await answer
 
 
@@ -104,10 +107,29 @@ def test_ranks_learn_where_this_process_finds_modules_whenever_that_has_changed(
     play(scene)
 
 
+def test_ranks_learn_which_modules_they_can_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mine.py", "data.csv", "not-a-name.py", "compiled.abi3.so", "__main__.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder").mkdir()
+
+    async def scene(runs: ActiveRuns, link: ToController) -> None:
+        link.accepts.set()
+        await runs.submit(*CELL)
+        (tmp_path / "fresh.py").touch()
+        await runs.submit(*CELL)
+        known = [set(message.modules) for message in link.sent if isinstance(message, UseImportPath)]
+        ours = {"mine", "compiled", "folder"}
+        assert [names & {*ours, "fresh", "data", "__main__"} for names in known] == [ours, {*ours, "fresh"}]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    play(scene)
+
+
 def test_a_cell_whose_submitter_has_gone_is_interrupted_when_it_is_accepted() -> None:
     async def scene(runs: ActiveRuns, link: ToController) -> None:
         submitting = asyncio.create_task(runs.submit(*CELL))
-        await asyncio.sleep(0)
+        await link.asked.wait()
         submitting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await submitting

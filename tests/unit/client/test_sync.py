@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jdist.client.sync import SyncSource
+from jdist.client.attachment import Attachment
+from jdist.client.sync import ModuleSource, SyncedCode, SyncSource
+from jdist.client.variables.carrier import Carrier
 from jdist.core.errors import UsageError
+from jdist.core.messages.base import Message
+from jdist.core.messages.code import ApplyTree, CompareTree, ModuleRequest, SourceTree, TreeApplied, TreeCompared
+from jdist.core.messages.status import ClusterFacts
+from support.waits import eventually
 
 
 def make(root: Path, *paths: str) -> None:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(path)
+
+
+def wait_for_clock(folder: Path) -> None:
+    """Until a file that is written now has a later time than any before."""
+    newest = max(path.lstat().st_ctime_ns for path in (folder, *folder.rglob("*")))
+    probe = folder.parent / "probe"
+    assert eventually(lambda: probe.touch() or probe.stat().st_ctime_ns > newest)
 
 
 def listed(root: Path, *exclude: str) -> list[str]:
@@ -104,3 +120,116 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         SyncSource(str(tmp_path / "none"))
     with pytest.raises(UsageError, match="the whole file system"):
         SyncSource("/")
+
+
+def test_of_a_requested_modules_directory_only_code_is_listed(tmp_path: Path) -> None:
+    make(tmp_path, "helper.py", "p/x.py", "conf.yaml", "w.pt", "d/rows.csv", "nb.ipynb", ".env", ".venv/a.py")
+    make(tmp_path, "__init__.py", "out/log")
+    (tmp_path / ".gitignore").write_text("out/\n")
+    (tmp_path / "data").symlink_to("/")
+    (tmp_path / "same.py").symlink_to("helper.py")
+    tree = ModuleSource(str(tmp_path)).list()
+    assert [e.path for e in tree.entries] == ["__init__.py", "conf.yaml", "helper.py", "p/x.py", "same.py"]
+    assert (tree.origin, tree.is_package) == (str(tmp_path), False)
+
+
+def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "helper.py", "p/x.py", "empty/.gitignore")
+    source = ModuleSource(str(tmp_path))
+    source.list()
+    assert source.may_have_changed()  # a change at the same moment would not be seen by its time
+    monkeypatch.setattr("jdist.client.sync._RECENT", -(1 << 62))
+    changes = (
+        lambda: (tmp_path / "helper.py").write_text("helper.pY"),
+        (tmp_path / "empty" / "fresh.py").touch,
+        (tmp_path / "p" / "x.py").unlink,
+        lambda: (tmp_path / "empty" / ".gitignore").write_text("fresh.py\n"),
+    )
+    for change in changes:
+        tree = source.list()
+        assert not source.may_have_changed()
+        wait_for_clock(tmp_path)
+        change()
+        assert source.may_have_changed()
+        assert source.list() != tree
+
+
+def test_a_directory_that_is_large_or_a_home_is_not_sent_without_being_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "helper.py")
+    source = ModuleSource(str(tmp_path))
+    assert len(source.list().entries) == 1
+    with (tmp_path / "huge").open("wb") as f:
+        f.truncate(1_200_000_000)
+    with pytest.raises(UsageError, match=r"has 1.2 GB that git does not ignore, more than 50.0 MB"):
+        source.list()
+    (tmp_path / "huge").unlink()
+    assert source.suggested("helper") == str(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="is a home directory"):
+        source.list()
+    assert source.suggested("helper") == str(tmp_path / "helper.py")
+    monkeypatch.undo()
+    for number in range(10_000):
+        (tmp_path / f"{number}.png").touch()
+    with pytest.raises(UsageError, match="more than 10000 files"):
+        source.list()
+
+
+def test_a_folder_without_modules_is_none(tmp_path: Path) -> None:
+    make(tmp_path, "helper.py", "wandb/run/log.txt", "parts/one/two.py", "data.csv")
+    source = ModuleSource(str(tmp_path))
+    assert [name for name in ("helper", "parts", "wandb", "data", "other") if source.has(name)] == ["helper", "parts"]
+
+
+class ToNodes:
+    """A link to two nodes, which have nothing of what is synced."""
+
+    lost = ""
+
+    def __init__(self) -> None:
+        self.facts = ClusterFacts("c", "ready", 1, "gloo", 1, (2, 2), ("a", "b"), 4)
+        self.applied: list[SourceTree] = []
+        self.sent: list[Message] = []
+        self.all_are_sent = asyncio.Event()
+
+    async def query_nodes(self, nodes: Sequence[int], op: Message, _quiet: float) -> dict[int, Message]:
+        await asyncio.sleep(0)
+        if isinstance(op, CompareTree):
+            return {n: TreeCompared(str(n), f"/tmp/{n}", ()) for n in nodes}
+        assert isinstance(op, ApplyTree)
+        changed = () if op.tree in self.applied else tuple(e.path for e in op.tree.entries)
+        self.applied.append(op.tree)
+        return {n: TreeApplied(changed, ()) for n in nodes}
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+        if len(self.sent) == 5:
+            self.all_are_sent.set()
+
+
+def test_ranks_that_request_one_module_are_told_the_same_and_names_of_directories_may_repeat(tmp_path: Path) -> None:
+    make(tmp_path, "a/src/one.py", "b/src/two.py", "b/src/more.py")
+
+    async def scene() -> None:
+        link: Any = ToNodes()
+        attachment = Attachment()
+        attachment.current = link
+        attachment.modules = {"one": str(tmp_path / "a/src"), "two": str(tmp_path / "b/src")}
+        code = SyncedCode(attachment, Carrier(attachment))
+        for rank, name in ((0, "one"), (1, "one"), (3, "two"), (2, "one"), (0, "gone")):
+            attachment.receive(ModuleRequest(7, rank, name))
+        await asyncio.wait_for(link.all_are_sent.wait(), 10)
+        said = {(reply.rank, reply.name): reply.text for reply in link.sent}
+        one = f"one is not on nodes 0-1: synced 1 file of {tmp_path}/a/src to them"
+        assert [said[rank, "one"] for rank in range(3)] == [one] * 3
+        assert said[3, "two"] == f"two is not on nodes 0-1: synced 2 files of {tmp_path}/b/src to them"
+        assert said[0, "gone"] == ""
+        assert {(tree.name, tree.origin) for tree in link.applied} == {
+            ("src", str(tmp_path / "a/src")),
+            ("src_", str(tmp_path / "b/src")),
+        }
+        await code.close()
+
+    asyncio.run(scene())

@@ -6,6 +6,7 @@ import pytest
 
 from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.base import Ack
+from jdist.core.messages.code import ModuleReply, ModuleRequest
 from jdist.core.messages.membership import CarriedNames, FormWorld, Restart, StartWorker
 from jdist.core.messages.nodes import ListRuns, RunInterval, RunIntervals
 from jdist.core.messages.observation import Verdict, VerdictChanged
@@ -118,6 +119,22 @@ def test_input_is_for_one_rank() -> None:
     assert d.told(InputRequest)[-1].prompt == "name? "
     d.say(InputReply(one, 2, "ada"))
     assert d.agent_of(2).heard[-1] == InputReply(one, 2, "ada")
+
+
+def test_a_rank_that_lacks_a_module_is_told_by_the_runs_client() -> None:
+    d = Driver().ready()
+    run = d.run((2,))
+    request = ModuleRequest(run, 2, "helper")
+    d.step(FromAgent(d.agent_of(2).name, request))
+    assert d.told(ModuleRequest) == [request]
+    d.say(ModuleReply(2, "helper", "synced"))
+    assert d.agent_of(2).heard[-1] == ModuleReply(2, "helper", "synced")
+    life = next(name for name, peer in d.state.model.liveness_names.items() if peer == "c-1")
+    d.step(PeerGone(life))
+    d.step(FromAgent(d.agent_of(2).name, request))
+    reply = d.agent_of(2).heard[-1]
+    assert isinstance(reply, ModuleReply)
+    assert "%dist sync" in reply.text
 
 
 # ---------------------------------------------------------------- deadlines

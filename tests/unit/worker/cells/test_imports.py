@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +35,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
     loader: Any = importlib.machinery.SourceFileLoader
     monkeypatch.setattr(loader, "path_stats", loader.path_stats)  # what is installed below is taken back
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     return Shell()
 
 
@@ -141,3 +144,70 @@ def test_the_working_directory_stays_the_empty_entry(
     imports.use(ImportPath(str(tmp_path), ("",)))
     assert sys.path[0] == ""
     assert not any(p.startswith(str(tmp_path)) for p in sys.path)
+
+
+ORIGIN = "/nowhere/project"  # A client's directory, which this node lacks.
+
+
+@pytest.fixture
+def copy(imports: Imports, tmp_path: Path) -> Iterator[Path]:
+    """Where the client's directory is copied to; the client has `requested` in it."""
+    (tmp_path / "requested.py").write_text(OLD)
+    imports.use(ImportPath(ORIGIN, between=("",)), ("requested",))
+    yield tmp_path
+    sys.modules.pop("requested", None)
+
+
+def test_a_module_that_only_the_client_has_is_requested_and_the_import_goes_on(
+    shell: Shell, imports: Imports, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def request(name: str) -> bool:
+        imports.record_synced((), (str(copy / "requested.py"),), {ORIGIN: str(copy)})
+        imports.handle_reply(name, "synced")
+        return True
+
+    imports.request = request
+    assert importlib.import_module("requested").f() == 1
+    assert capsys.readouterr().err == "jdist: synced\n"
+    library = sys.path.index(os.path.dirname(os.__file__))
+    assert library < sys.path.index(str(copy))  # as the notebook's own directory: its random.py is not Python's
+    assert importlib.util.find_spec("no_such_module") is None
+    assert imports.copy_of(f"{ORIGIN}/requested.py") == str(copy / "requested.py")
+    assert imports.copy_of("/elsewhere/requested.py") == ""
+    sys.path.remove(str(copy))  # as at the end of a script
+    shell.events.before_cell()
+    assert capsys.readouterr().err == ""  # what was loaded after it was synced is current
+    assert str(copy) in sys.path
+
+
+def test_an_entry_that_a_cell_has_removed_stays_removed_when_the_client_has_more_modules(
+    imports: Imports, tmp_path: Path
+) -> None:
+    wanted = ImportPath(str(tmp_path), (str(tmp_path),))
+    imports.use(wanted)
+    sys.path.remove(str(tmp_path))
+    imports.use(wanted, ("fresh",))
+    assert str(tmp_path) not in sys.path
+
+
+def test_without_a_reply_in_time_an_import_fails_and_is_not_requested_again(
+    imports: Imports, copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: list[str] = []
+    imports.request = lambda name: not requested.append(name)
+    monkeypatch.setattr("jdist.worker.cells.imports._LONGEST_REQUEST", 0.05)
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match=r"^No module named 'requested'$"):
+            importlib.import_module("requested")
+    assert requested == ["requested"]
+    assert "%dist sync" in capsys.readouterr().err
+
+
+def test_only_the_main_thread_of_a_cell_requests_modules(imports: Imports, copy: Path) -> None:
+    requested: list[str] = []
+    imports.request = lambda name: bool(requested.append(name))  # no cell is running
+    assert importlib.util.find_spec("requested") is None
+    thread = threading.Thread(target=importlib.util.find_spec, args=("requested",))
+    thread.start()
+    thread.join()
+    assert requested == ["requested"]
