@@ -32,7 +32,7 @@ UsePAM no
 PermitRootLogin prohibit-password
 StrictModes no
 UseDNS no
-SetEnv JUPYTER_RUNTIME_DIR={directory}/runtime TMPDIR={directory}/tmp
+SetEnv JUPYTER_RUNTIME_DIR={directory}/runtime TMPDIR={directory}/tmp SLURM_CONF={slurm}
 """
 _FORBIDDING = """
 AllowTcpForwarding no
@@ -96,6 +96,7 @@ class Sshd:
 
     def _start(self, node: Node) -> subprocess.Popen[bytes]:
         places = {"port": PORT, "address": node.address, "directory": node.directory}
+        places["slurm"] = node.directory.parent / "slurm" / "slurm.conf"  # which slurmd.py writes
         settings = _SSHD.format(**places, keys=self._ssh / "authorized_keys")
         name = NAMES[self._nodes.index(node)]
         own = {"b": _FORBIDDING, "c": _GREETING}.get(name, "")

@@ -20,6 +20,7 @@ import jdist
 from jdist.client.remote.host import RemoteHost, remote_host
 from jdist.core.errors import LaunchError, UsageError
 from support.hosts.namespaces import Bed, call
+from support.hosts.slurmd import Slurm
 from support.hosts.sshd import PASSPHRASE, Sshd
 from support.waits import eventually
 
@@ -109,6 +110,15 @@ def test_a_jump_host_and_a_login_that_greets(there: There) -> None:
     cluster = there.start("through", nproc=1)
     assert cluster.run("1 + 1").values == {0: 2}
     cluster.stop()
+
+
+def test_slurm_there_starts_the_nodes(there: There, slurm: Slurm) -> None:
+    cluster = there.start("a", nproc=1, nnodes=2, launcher="slurm")
+    assert (cluster.name, len(set(cluster.nodes))) == ("a:c1", 2)
+    assert len(slurm.jobs()) == 1
+    assert cluster.run("t = torch.ones(1)\ndist.all_reduce(t)\nt.item()").values == {0: 2.0, 1: 2.0}
+    cluster.stop()
+    assert eventually(lambda: not slurm.jobs())
 
 
 def test_the_command_line_and_its_verbs(there: There) -> None:
