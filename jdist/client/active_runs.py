@@ -22,7 +22,7 @@ from jdist.core.messages.runs import (
     RunCell,
     RunRecord,
 )
-from jdist.core.messages.status import Stopped
+from jdist.core.messages.status import Notice, Stopped
 from jdist.core.rank_code import run_script
 
 
@@ -186,8 +186,12 @@ class ActiveRuns:
 
     def interrupt_now(self, run: int) -> None:
         """Send an interrupt without waiting for the answer. Does nothing once the cluster is lost."""
-        if not self._attachment.link.lost:
-            self._attachment.link.send(Interrupt("", (), run))
+        link = self._attachment.link
+        if not link.lost:
+            link.send(Interrupt("", (), run))
+            if link.host is not None and link.host.is_away:
+                text = f"run {run} is interrupted as soon as the connection to {link.host.name} is back"
+                self._attachment.notify(Notice(text))
 
     def handle(self, message: Message) -> None:
         """Pass a message on to its run, and the end of the cluster to every run that is not over."""

@@ -10,7 +10,7 @@ import logging
 import os
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
@@ -41,6 +41,9 @@ from jdist.wire.transport.sockets import DialledPort, LivenessConnection, dial_l
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Outbox, Stream, read_head
 from jdist.wire.values.frames import Unpacker, pack
 
+if TYPE_CHECKING:
+    from jdist.client.remote.host import RemoteHost
+
 _log = logging.getLogger("jdist.client")
 
 HELLO_TIMEOUT = 10.0
@@ -64,8 +67,7 @@ _shared_context = functools.cache(new_context)
 class Link:
     """An attached client. ``on_event`` gets every message that answers no request, in order."""
 
-    # Waits until the controller's host is connected, where that is behind ssh. Raises ConnectionLost.
-    reach: Callable[[], Awaitable[None]] | None = None
+    host: "RemoteHost | None" = None  # The controller's host, where that is behind ssh.
 
     def __init__(self, connection: Connection, on_event: Callable[[Message], None]):
         self.connection = connection
@@ -153,8 +155,8 @@ class Link:
         if self.is_orphaned and self.successor is not None:
             return await self.successor()
         self._check()
-        if self.reach is not None:
-            await self.reach()
+        if self.host is not None:
+            await self.host.wait_open()
         return self
 
     def _has_process_ended(self) -> bool:
@@ -276,7 +278,7 @@ class Link:
     def _on_frames(self, frames: list[bytes]) -> None:
         head = read_head(frames)
         if head.kind == UNKNOWN:
-            self.is_dropped = self.reach is None
+            self.is_dropped = self.host is None
             self.is_orphaned = not self.is_dropped  # after a long break, its successor is attached by itself
             self._end("its controller does not know this client any more, which took nothing of what it was sent")
             return
@@ -287,7 +289,7 @@ class Link:
             self._on_message(message)
 
     def _on_message(self, message: Message) -> None:
-        if self.reach is not None:
+        if self.host is not None:
             message = _named(message, self.connection.name)
         match message:
             case Attached() if not self._attached.done():

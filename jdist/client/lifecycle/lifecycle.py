@@ -166,8 +166,7 @@ class ClusterLifecycle:
         """A link to the cluster; its controller is started again if it has died. Raises ConnectionLost, LaunchError."""
         reached = await self.site.revive(connection, is_dead=is_dead)
         link = Link(reached.connection, self._attachment.receive)
-        if self.site.host is not None:
-            link.reach = self.site.host.wait_open
+        link.host = self.site.host
         await link.open(self._kind)
         if reached.is_new:
             try:

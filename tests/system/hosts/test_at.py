@@ -277,6 +277,8 @@ def test_while_it_is_broken_a_cell_is_refused_with_the_reason_and_an_interrupt_i
 ) -> None:
     monkeypatch.setattr("jdist.client.remote.host._NEEDED", 2.0)
     cluster = there.start("a")
+    notices: list[str] = []
+    cluster.asynchronous.watch(lambda m: notices.append(str(m)))
     run = cluster.run("import time\nwhile True: time.sleep(0.1)", ranks=[0], background=True)
     assert eventually(lambda: run.state == "running")
     hosts.cut(0)
@@ -285,6 +287,7 @@ def test_while_it_is_broken_a_cell_is_refused_with_the_reason_and_an_interrupt_i
     with pytest.raises(jdist.ConnectionLost, match="no connection to a for"):
         cluster.run("1", ranks=[1])
     run.cancel()
+    assert eventually(lambda: f"run {run.number} is interrupted as soon as the connection to a is back" in notices)
     hosts.heal(0)
     assert run.wait(60)
     assert run.outcomes[0].kind == "interrupted"
