@@ -30,7 +30,7 @@ from jdist.client.remote.requests import (
     encode_answer,
     refusal,
 )
-from jdist.core.errors import JdistError, LaunchError
+from jdist.core.errors import JdistError, LaunchError, describe_error
 from jdist.launch.launch_program import reap
 from jdist.wire import log
 from jdist.wire.processes import has_ended, start_time
@@ -39,6 +39,7 @@ from jdist.wire.transport.tunnel import Tunnel
 _SILENCE = 90.0  # Seconds without a byte after which the client is taken to be gone: one that lives writes every 3 s.
 _OUTPUT = 10.0  # Seconds for which a request for a start's output waits.
 _LOOK = 0.1
+_UNDO = 30.0  # Seconds for a start that was interrupted to end what it began.
 _PIECE = 1 << 16  # Bytes.
 
 
@@ -53,7 +54,7 @@ async def _serve() -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     tunnel = Tunnel(_answer, ended.set)
-    await loop.connect_write_pipe(lambda: tunnel, os.fdopen(os.dup(1), "wb", buffering=0))
+    await loop.connect_write_pipe(lambda: tunnel.output, os.fdopen(os.dup(1), "wb", buffering=0))
     os.dup2(2, 1)  # whatever prints must not write into the tunnel
     await loop.connect_read_pipe(lambda: tunnel, os.fdopen(os.dup(0), "rb", buffering=0))
     while not ended.is_set() and loop.time() - tunnel.heard < _SILENCE:
@@ -68,8 +69,8 @@ async def _answer(data: bytes) -> bytes:
         return encode_answer(await _carry_out(msgspec.msgpack.decode(data, type=AnyRequest)))
     except JdistError as e:
         return encode_answer(refusal(e))
-    except (OSError, TimeoutError, msgspec.MsgspecError) as e:
-        return encode_answer(refusal(LaunchError(str(e) or type(e).__name__)))
+    except Exception as e:  # the client must not wait for an answer that never comes
+        return encode_answer(refusal(LaunchError(describe_error(e))))
 
 
 async def _carry_out(request: AnyRequest) -> object:
@@ -89,8 +90,8 @@ async def _carry_out(request: AnyRequest) -> object:
             return _begin_start(words, name or find.free_name())
         case ReadStart(start, offset):
             return await _read_start(start, offset)
-        case EndStart(start) if not has_ended(start.pid, start.started):
-            os.kill(start.pid, signal.SIGINT)
+        case EndStart(start):
+            await _end_start(start)
     return True
 
 
@@ -116,23 +117,35 @@ def _begin_start(words: tuple[str, ...], name: str) -> StartBegun:
 async def _read_start(start: StartBegun, offset: int) -> StartOutput:
     """What the start has written from there on, once there is something or it has ended."""
     path = _start_path(start.name)
+    is_over = False
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_OUTPUT):
-            while not (is_over := has_ended(start.pid, start.started)) and _size(path) <= offset:  # noqa: ASYNC110 — that triggers no event here
+            while not (is_over := has_ended(start.pid, start.started)):
+                if b"\n" in _read_from(path, offset):
+                    break
                 await asyncio.sleep(_LOOK)
+    data = _read_from(path, offset)
+    whole = data if is_over else data[: data.rfind(b"\n") + 1]
+    is_last = is_over and len(data) < _PIECE
+    if is_last:
+        path.unlink(missing_ok=True)
+    return StartOutput(whole.decode(errors="replace"), offset + len(whole), is_last)
+
+
+def _read_from(path: Path, offset: int) -> bytes:
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(offset)
-        data = file.read(_PIECE)
-        whole = data[: data.rfind(b"\n") + 1] if not is_over else data
-        is_last = is_over and len(data) < _PIECE
-        if is_last:
-            path.unlink(missing_ok=True)
-        return StartOutput(whole.decode(errors="replace"), offset + len(whole), is_last)
-    return StartOutput("", offset, is_over)
+        return file.read(_PIECE)
+    return b""
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+async def _end_start(start: StartBegun) -> None:
+    """Interrupt a start, and wait until it has ended what it began."""
+    with contextlib.suppress(ProcessLookupError):
+        if not has_ended(start.pid, start.started):
+            os.kill(start.pid, signal.SIGINT)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_UNDO):
+            while not has_ended(start.pid, start.started):  # noqa: ASYNC110 — it may not be a child of this process
+                await asyncio.sleep(_LOOK)
+    _start_path(start.name).unlink(missing_ok=True)

@@ -364,7 +364,7 @@ class SyncedCode:
         except (JdistError, OSError) as e:
             if source is not None and source.synced is None:
                 self._sources.pop(source.name, None)
-            return f"{module} was not synced to the nodes that lack it: {e}; %dist sync {suggested} copies it"
+            return f"{module} was not synced to the nodes that lack it: {e}; `sync {suggested}` copies it"
         if not synced.changed:
             return ""
         is_one = len(synced.nodes) == 1

@@ -22,6 +22,36 @@ _UNDO = 20.0  # Seconds for a cancelled coroutine to undo what it began.
 _LOOK = 0.2  # Seconds after which a wait on Windows sees a KeyboardInterrupt.
 
 
+class Question:
+    """Something that a blocked thread is to ask its user; made on the loop that awaits ``answered``."""
+
+    def __init__(self, text: Callable[[], str], loop: asyncio.AbstractEventLoop):
+        self.answered: asyncio.Future[str | None] = loop.create_future()
+        self._text = text
+        self._loop = loop
+
+    def ask(self) -> None:
+        """Ask it; no answer is one, too."""
+        answer = None
+        try:
+            with contextlib.suppress(Exception):  # the front end takes no input
+                answer = self._text()
+        finally:
+            self.answer(answer)
+
+    def answer(self, answer: str | None) -> None:
+        """Give the answer, from any thread."""
+
+        def settle() -> None:
+            if not self.answered.done():
+                self.answered.set_result(answer)
+
+        self._loop.call_soon_threadsafe(settle)
+
+
+Questions = queue.SimpleQueue[Question | None]  # None: the call is over.
+
+
 class Bridge:
     """An asyncio loop on a thread of its own. ``call`` runs a coroutine there and blocks for its result."""
 
@@ -30,7 +60,8 @@ class Bridge:
         self.loop = AwakeLoop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="jdist-client", daemon=True)
         self._thread.start()
-        self._waiting: list[queue.SimpleQueue[Callable[[], None] | None]] = []  # One for each blocked call.
+        self._waiting: list[tuple[concurrent.futures.Future[Any], Questions]] = []  # One for each blocked call.
+        self._lock = threading.Lock()  # Guards that list.
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
         """The coroutine's result. A KeyboardInterrupt cancels it, and is raised once it has undone what it began."""
@@ -39,44 +70,37 @@ class Bridge:
             where = "a process forked from" if os.getpid() != self._pid else "a callback on the client's thread of"
             raise UsageError(f"a cluster cannot be used in {where} the one that attached to it")
         future, ended = self.begin(work)
-        questions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        questions: Questions = queue.SimpleQueue()
         future.add_done_callback(lambda _: questions.put(None))
-        self._waiting.append(questions)
+        with self._lock:
+            self._waiting.append((future, questions))
         try:
             while (question := _next(questions)) is not None:
-                question()
+                question.ask()
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
             ended.wait(_UNDO)
             raise
         finally:
-            self._waiting.remove(questions)
+            with self._lock:
+                self._waiting.remove((future, questions))
+            while not questions.empty():
+                if (question := questions.get()) is not None:
+                    question.answer(None)
 
-    async def ask(self, question: Callable[[], str]) -> str | None:
-        """What ``question()`` returns on a thread that waits in ``call``; None if none does, or if it raises.
+    async def ask(self, text: Callable[[], str]) -> str | None:
+        """What ``text()`` returns on a thread that waits in ``call``; None if none does, or if it raises.
 
         Called on the loop. A KeyboardInterrupt ends the call in which it was asked.
         """
-        if not self._waiting:
-            return None
-        answered: asyncio.Future[str | None] = self.loop.create_future()
-
-        def settle(answer: str | None) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
-        def run() -> None:
-            answer = None
-            try:
-                answer = question()
-            except Exception:  # the front end takes no input
-                answer = None
-            finally:
-                self.loop.call_soon_threadsafe(settle, answer)
-
-        self._waiting[-1].put(run)
-        return await answered
+        question = Question(text, self.loop)
+        with self._lock:
+            waiting = [questions for future, questions in self._waiting if not future.done()]
+            if not waiting:
+                return None
+            waiting[-1].put(question)
+        return await question.answered
 
     def begin(self, work: Coroutine[Any, Any, R]) -> tuple[concurrent.futures.Future[R], threading.Event]:
         """The coroutine's future result, and an event set at its end, which comes later than a cancelled future's."""
@@ -107,7 +131,7 @@ def result_of(future: concurrent.futures.Future[R], timeout: float | None = None
     return future.result(timeout)
 
 
-def _next(questions: "queue.SimpleQueue[Callable[[], None] | None]") -> Callable[[], None] | None:
+def _next(questions: Questions) -> Question | None:
     """The next item; as in :func:`result_of`, a KeyboardInterrupt ends the wait."""
     while sys.platform == "win32":
         with contextlib.suppress(queue.Empty):

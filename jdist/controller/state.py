@@ -347,6 +347,7 @@ class State:
             m.refuse(client, "", f"{_MOST_CLIENTS} clients are attached already")
             return
         m.drop_liveness_names(client)
+        m.away.pop(client, None)
         m.clients[client] = hello.kind
         _log.info("client %s attached: %s, process %d", client, hello.kind, hello.pid)
         m.send(client, Attached(m.new_liveness_name(client), self.cluster, m.version, os.getpid()))

@@ -105,7 +105,7 @@ class StatusReporter:
         rows = tuple(self._row(rank, topology) for rank in m.world.ranks.values())
         verdicts = tuple(run.verdict for run in m.runs.running.values() if run.verdict is not None)
         groups, silences = m.world.common_groups(m.generation), self._heartbeats.silences()
-        clients = tuple(kind for kind in m.clients.values() if kind != OBSERVER)
+        clients = tuple(kind for client, kind in m.clients.items() if kind != OBSERVER and client not in m.away)
         saves = self._save_status()
         return StatusReport(request, self.facts(), rows, tuple(runs), groups, verdicts, silences, saves, clients)
 

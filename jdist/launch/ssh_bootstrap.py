@@ -51,8 +51,7 @@ def prepare(given: Any) -> Any:
         import jdist
     except ImportError as e:
         raise ValueError(
-            f"jdist cannot be imported by {where}: {e}; pip install jdist=={wanted} there, or name the Python that "
-            "has it: -- --python PATH, or python=PATH in the hostfile"
+            f"jdist cannot be imported by {where}: {e}; pip install jdist=={wanted} there, or {given['naming']}"
         ) from e
     if jdist.__version__ != wanted:
         raise ValueError(f"{where} has jdist {jdist.__version__}, not {wanted} as here: pip install jdist=={wanted}")

@@ -5,7 +5,7 @@ import sys
 
 from jdist.client.cluster import Cluster
 from jdist.client.lifecycle.sites import AT
-from jdist.core.errors import CellError
+from jdist.core.errors import CellError, UsageError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch
 from jdist.notebook.batch.rules import exit_code
@@ -14,6 +14,16 @@ from jdist.notebook.session import Session
 from jdist.notebook.verbs.registry import VERBS, call, never
 
 COMMANDS = {name: verb.summary for name, verb in VERBS.items() if verb.attaches is not None}
+
+
+def _take(option: str, words: list[str]) -> tuple[str | None, list[str]]:
+    """The value of an option that any command takes, as ``--name VALUE`` or ``--name=VALUE``, and the other words."""
+    for n, word in enumerate(words):
+        if word == option and n + 1 < len(words):
+            return words[n + 1], [*words[:n], *words[n + 2 :]]
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}="), [*words[:n], *words[n + 1 :]]
+    return None, words
 
 
 def run_command(name: str, words: list[str]) -> int:
@@ -29,16 +39,16 @@ def run_command(name: str, words: list[str]) -> int:
             return found
         cluster, words = found.cluster, found.words
     session = Session(TerminalScreen(), {}, "command line")
-    if name != "run" and verb.attaches is not never and "--cluster" in words[:-1]:
-        at = words.index("--cluster")
-        cluster, words = words[at + 1], words[:at] + words[at + 2 :]
-    if name != "run" and verb.attaches is not never:
-        host = os.environ.get(AT, "")
-        if "--at" in words[:-1]:
-            at = words.index("--at")
-            host, words = words[at + 1], words[:at] + words[at + 2 :]
-        if host and ":" not in cluster:
-            session.use(Cluster.attach(cluster or None, at=host, kind=session.kind))
+    if name == "run":
+        if os.environ.get(AT):
+            raise UsageError(f"a batch job runs where it is started: unset {AT}, or start it in a login there")
+    elif verb.attaches is not never:
+        named, words = _take("--cluster", words)
+        at, words = _take("--at", words)
+        host = os.environ.get(AT, "") if at is None else at
+        cluster = named or ""
+        if verb.attaches is not None and verb.attaches(words) and (host or ":" in cluster):
+            session.use(Cluster.attach(named, at=host, kind=session.kind))
             cluster = ""
     try:
         if cluster:

@@ -73,6 +73,8 @@ class ClusterLifecycle:
         self.site: Site = LocalSite()
         self._known: Known | None = None  # What its host knew of the cluster when this client attached.
         self._unwatch: Callable[[], None] = lambda: None
+        self._is_stopping = False  # This client ends the cluster, and asks its site what is left.
+        self._checking: asyncio.Task[None] | None = None  # Looks whether the controller has survived a break.
 
     @contextlib.asynccontextmanager
     async def starting(
@@ -115,17 +117,17 @@ class ClusterLifecycle:
         try:
             self._known = known = await self.site.find(local)
             self._adopt(await self._open_link(known.connection))
+            if self.site.host is not None:
+                self._unwatch = self.site.host.watch(self._tell_of_break)
+            self._may_revive = True
+            if known.origin is not None:
+                own = this_notebook()
+                is_its_own = own is not None and own.is_of_same_notebook(known.origin)
+                await self._set_origin(own if is_its_own else replace(known.origin, is_shared=True))
+                self._is_origin = is_its_own
         except BaseException:
-            self.site.close()
+            self._release()
             raise
-        if self.site.host is not None:
-            self._unwatch = self.site.host.watch(self._tell_of_break)
-        self._may_revive = True
-        if known.origin is not None:
-            own = this_notebook()
-            is_its_own = own is not None and own.is_of_same_notebook(known.origin)
-            await self._set_origin(own if is_its_own else replace(known.origin, is_shared=True))
-            self._is_origin = is_its_own
 
     async def start_at(self, at: str, words: Sequence[str], name: str, kind: str, on_progress: OnProgress) -> None:
         """Start a cluster on another host, as ``jdist start`` with these words does there, and attach to it.
@@ -139,8 +141,12 @@ class ClusterLifecycle:
             await self.attach(name, kind, at)
         finally:
             site.close()
-        await self._set_origin(this_notebook())
         self._is_origin = True
+        try:
+            await self._set_origin(this_notebook())
+        except BaseException:
+            self._release()
+            raise
 
     def _tell_of_break(self) -> None:
         """Say that the connection to the cluster's host has broken, or is back, which ends nothing there."""
@@ -230,10 +236,18 @@ class ClusterLifecycle:
 
     async def _part(self) -> None:
         self._may_revive = False
-        if self._is_origin:
-            await self._set_origin(None)  # the user leaves it running on purpose
-        if self._reviving is not None:
-            self._reviving.cancel()
+        try:
+            if self._is_origin and not (self.site.host is not None and self.site.host.is_away):
+                await self._set_origin(None)  # the user leaves it running on purpose
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Close the attachment, and end the use of its site; may be called again."""
+        self._may_revive = False
+        for task in (self._reviving, self._checking):
+            if task is not None:
+                task.cancel()
         self._unwatch()
         self._unwatch = lambda: None
         self._attachment.close()
@@ -245,6 +259,8 @@ class ClusterLifecycle:
         Ranks end side by side, as a kernel does: cells are interrupted, threads finish, exit functions run. What takes
         longer than ``end_grace`` seconds is cut off, and watchers get a Notice that says what. ``now``: kill them.
         """
+        if self.site.host is not None and self._attachment.current is not None:
+            await self.site.host.wait_open()
         await self._end_syncing()
         await self.revived()
         link = self._attachment.current
@@ -260,6 +276,7 @@ class ClusterLifecycle:
             else:
                 dropped.close()
                 self._adopt(link)
+        self._is_stopping = True
         if not link.lost:
             link.send(StopCluster(now))
             try:
@@ -291,8 +308,12 @@ class ClusterLifecycle:
     def _watch_for_death(self, message: Message) -> None:
         """Start a controller that has died again at once, until this client detaches."""
         link = self._attachment.current
-        if isinstance(message, Stopped) and link is not None and link.is_orphaned and self._may_revive:
+        if not isinstance(message, Stopped) or link is None:
+            return
+        if link.is_orphaned and self._may_revive:
             self._begin_revival(link)
+        elif not link.is_dropped and not self._is_stopping:
+            asyncio.get_running_loop().call_soon(self.site.close)  # it has ended, and this client did not end it
 
     async def _revive(self, lost: Link) -> None:
         """Start the controller again, unless another client was first and its controller has the port, and attach.
@@ -310,6 +331,7 @@ class ClusterLifecycle:
             lost.give_up(f"its controller is gone and could not be started again: {reason}", is_final=is_final)
             if is_final:
                 self._attachment.close()
+                self.site.close()
             self._attachment.notify(Stopped(lost.lost, lost.remedies))
 
     async def _is_final(self, connection: Connection) -> bool:

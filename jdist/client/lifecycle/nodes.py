@@ -10,7 +10,6 @@ from jdist.client import find
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.history import Annotation
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
-from jdist.client.lifecycle.sites import split_name
 from jdist.client.lifecycle.start import OnWaiting, Started, Waiting, plan_launch, print_waiting, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
 from jdist.client.sync import SyncedCode
@@ -65,7 +64,7 @@ class Nodes:
         charter = find.charter_of(link.connection)
         if charter is None:
             by = charter_path(find.directory(), name)
-            where = self._command_there("restart") or f"by {by}"
+            where = f"by {by}" if link.host is None else f"in a login at {link.host.name}"
             raise UsageError(f"{nodes} of cluster {name} can be brought back from the controller's host only, {where}")
         plan = plan_launch(charter.settings, controller=link.connection.pid)
         launcher = self._lifecycle.launcher or find_launcher(charter.settings.launcher)(plan)
@@ -81,11 +80,6 @@ class Nodes:
             await Started(link, launcher).wait_formed(REFORM_TIMEOUT, None, node_ranks)
         finally:
             await launcher.release()
-
-    def _command_there(self, verb: str) -> str:
-        """How a verb is carried out in a login at the cluster's host; "" if that is this one."""
-        host, name = split_name(self._attachment.link.connection.name)
-        return f"with: ssh {host} jdist {verb} --cluster {name}" if host else ""
 
     async def invite(self, seconds: float | None = None, *, revoke: bool = False) -> str:
         """A line with which agents join this cluster, on any host, for ``seconds`` (default: a day). It holds keys.
@@ -122,8 +116,9 @@ class Nodes:
         """
         if nproc is not None and nproc < 1:
             raise UsageError(f"a node has at least one rank, not {nproc}")
-        if there := self._command_there("add-node"):
-            raise UsageError(f"nodes are added to cluster {self._attachment.link.connection.name} there, {there}")
+        if self._attachment.link.host is not None:
+            here, there = self._attachment.link.connection.name, self._attachment.link.host.name
+            raise UsageError(f"nodes are added to cluster {here} in a login at {there}, where its launcher is")
         link = self._attachment.link
         charter = find.charter_of(link.connection)
         settings = charter.settings if charter is not None else Settings(name=link.connection.name)

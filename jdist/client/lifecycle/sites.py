@@ -8,6 +8,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from jdist.client import find
 from jdist.client.lifecycle.start import plan_launch, start_controller
 from jdist.client.remote.host import RemoteHost, remote_host
@@ -155,7 +157,7 @@ class RemoteSite:
 
     async def clusters(self) -> dict[str, Known]:
         found = await self._host.ask(ListClusters(), list[Known])
-        return {known.connection.name: known for known in [await self._reached(each) for each in found]}
+        return {k.connection.name: k for k in (replace(k, connection=self._host.named(k.connection)) for k in found)}
 
     async def find(self, name: str | None) -> Known:
         return await self._reached(await self._host.ask(FindCluster(name or ""), Known))
@@ -163,8 +165,7 @@ class RemoteSite:
     async def _reached(self, known: Known) -> Known:
         connection = known.connection
         self._there[connection.cluster] = connection
-        reached = await self._host.reach(connection)
-        return Known(reached, known.is_here, known.settings, known.origin, known.seconds_left)
+        return replace(known, connection=await self._host.reach(connection))
 
     async def revive(self, connection: Connection, *, is_dead: bool = False) -> Reached:
         found = await self._host.ask(Revive(self._there[connection.cluster], is_dead), Reached, _REVIVED)
@@ -198,7 +199,10 @@ class RemoteSite:
                 try:
                     output = await self._host.ask(ReadStart(start, offset), StartOutput)
                 except ConnectionLost as e:  # it goes on there
+                    if self._host.state == "closed":
+                        raise
                     on_line(e.message)
+                    await asyncio.sleep(1.0)
                     continue
                 offset, is_over = output.offset, output.is_over
                 for line in output.text.splitlines():

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -55,7 +55,9 @@ _OPTIONS = {
     "ConnectTimeout": "15",
     "ClearAllForwardings": "yes",  # those of a configuration would meet their own ports in use
     "RemoteCommand": "none",
+    "ControlMaster": "no",  # one that is open is used, but this login shall not carry others, which would end with it
 }
+_DENIED = "ermission denied"
 _ATTEMPT = 60.0  # Seconds for a login and the start of Python there.
 _ASKED = 300.0  # The same where the user may be asked for something.
 _LONGEST_PAUSE = 60.0
@@ -65,17 +67,21 @@ _ASLEEP = 5.0  # Seconds more than that between two looks mean that this compute
 _PROBE = 3.0  # Seconds for the other end to answer when the connection may have broken.
 _NEEDED = 20.0  # Seconds for a connection to be back that is needed now.
 ANSWER_TIMEOUT = 60.0
+_SILENCE = 15.0  # Seconds without a byte after which the other end is asked whether it is there.
+_END = 3.0  # Seconds for ssh to send what it still has.
 _LAST_LINES = 3
+_COMPLAINTS = 4096  # Bytes.
 _GREETING = 64 << 10  # Bytes that a login may print before the report.
 
 State = Literal["closed", "connecting", "open", "waiting"]
+Asked = Literal["terminal", "user", "no one"]
 T = TypeVar("T")
 
 _log = logging.getLogger("jdist.client")
 
 
 class RemoteHost:
-    """A host, by the name that ssh knows it by. All methods are called on the client's event loop."""
+    """A host, by the name that ssh knows it by. All methods are called on the loop of the client that uses it."""
 
     def __init__(self, name: str):
         self.name = name
@@ -84,17 +90,15 @@ class RemoteHost:
         self.away_since = 0.0  # By the wall clock; 0: it is not away.
         self._users = 0
         self._watchers: list[Callable[[], object]] = []
-        self._tunnel: Tunnel | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._login: _Login | None = None
         self._listeners: dict[Address, asyncio.Server] = {}
+        self._listening = asyncio.Lock()
         self._waiting: list[tuple[TunnelConnection, Address]] = []  # Connections that wait for a tunnel.
-        self._opening: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None  # A login for which a user waits.
         self._reconnecting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._needed = asyncio.Event()
         self._changed = asyncio.Event()  # Set with each change of the state.
-        self._said: deque[str] = deque(maxlen=_LAST_LINES)
-        self._listening: asyncio.Task[None] | None = None  # To what ssh complains of.
 
     def __repr__(self) -> str:
         return f"<RemoteHost {self.name}: {self.state}>"
@@ -102,24 +106,39 @@ class RemoteHost:
     # ------------------------------------------------------------ its users
 
     async def open(self) -> None:
-        """Use the host, and connect to it unless it is connected. Raises LaunchError. `release` ends the use."""
+        """Use the host, and connect to it unless it is connected. Raises LaunchError. `release` ends the use.
+
+        All who wait share one login, in which the user may be asked; it takes the place of attempts to reconnect.
+        """
         self._users += 1
         try:
-            if self.state == "closed":
-                self._opening = self._opening or asyncio.ensure_future(self._open_first())
-                await asyncio.shield(self._opening)
-            else:
-                await self.wait_open()
+            while self.state != "open" or self._opening is not None:
+                opening = self._opening = self._opening or asyncio.ensure_future(self._open())
+                await asyncio.wait({opening})
+                if not opening.cancelled():  # else all who waited for it have left: it is ours to begin another
+                    await opening
         except BaseException:
             self.release()
             raise
 
-    async def _open_first(self) -> None:
+    async def _open(self) -> None:
         try:
+            await _end_task(self._reconnecting)
+            self._reconnecting = None
             await self._connect(asks=True)
+        except BaseException:
+            if self.away_since:  # its clusters are still in use
+                self._set("waiting")
+                self._reconnecting = asyncio.ensure_future(self._reconnect())
+            else:
+                self._set("closed")
+            raise
         finally:
             self._opening = None
-        self._watching = asyncio.ensure_future(self._watch())
+        if not self._users:
+            self.close()
+        elif self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch())
 
     def release(self) -> None:
         """End one use; the last one closes the connection."""
@@ -130,7 +149,6 @@ class RemoteHost:
     def close(self) -> None:
         """Close the connection, whoever uses it."""
         self._users = 0
-        self._set("closed")
         for task in (self._reconnecting, self._watching):
             if task is not None:
                 task.cancel()
@@ -138,10 +156,17 @@ class RemoteHost:
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
-        for channel, _ in self._waiting:
-            channel.reset()
+        for connection, _ in self._waiting:
+            connection.reset()
         self._waiting.clear()
-        self._end_login()
+        self.away_since = 0.0
+        if self._opening is not None:
+            self._opening.cancel()  # sets the state when it has ended
+            return
+        login, self._login = self._login, None
+        if login is not None:
+            login.end()
+        self._set("closed")
 
     def watch(self, watcher: Callable[[], object]) -> Callable[[], None]:
         """Call ``watcher`` when the connection has broken and when it is back. Returns the way to end that."""
@@ -155,34 +180,34 @@ class RemoteHost:
 
     def describe(self) -> str:
         """Since when there is no connection, and why, in words."""
-        seconds = max(0.0, time.time() - self.away_since)
-        return f"no connection to {self.name} for {seconds:.0f} s{f' ({self.problem})' if self.problem else ''}"
+        why = f" ({self.problem})" if self.problem else ""
+        if not self.away_since:
+            return f"no connection to {self.name} yet{why}"
+        return f"no connection to {self.name} for {max(0.0, time.time() - self.away_since):.0f} s{why}"
 
     async def wait_open(self) -> None:
         """Wait until there is a connection; one that is broken is tried at once. Raises ConnectionLost."""
-        if self.state == "open":
-            return
         self._needed.set()
         try:
             async with asyncio.timeout(_NEEDED):
-                while not self._tunnel:
+                while self._login is None:
                     if self.state == "closed":
                         raise ConnectionLost(f"the connection to {self.name} was closed")
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            remedies = (Remedy("attach", "log in again", name=self.name + ":"),) if self._is_refused() else ()
+            remedies = (Remedy("attach", "log in again", name=f"{self.name}:"),) if _DENIED in self.problem else ()
             text = f"{self.describe()}; it is tried again and again, and runs there go on"
             raise ConnectionLost(text, remedies=remedies) from None
 
-    def _is_refused(self) -> bool:
-        return "ermission denied" in self.problem
-
     async def ask(self, request: Request, expected: type[T], timeout: float = ANSWER_TIMEOUT) -> T:
-        """The other end's answer. Raises what it raises, ConnectionLost, TimeoutError."""
+        """The other end's answer. Raises what it raises, or ConnectionLost."""
         await self.wait_open()
-        assert self._tunnel is not None
-        data = await self._tunnel.ask(msgspec.msgpack.encode(request), timeout)
+        assert self._login is not None
+        try:
+            data = await self._login.tunnel.ask(msgspec.msgpack.encode(request), timeout)
+        except TimeoutError:
+            raise ConnectionLost(f"{self.name} has not answered for {timeout:.0f} s") from None
         answer = msgspec.msgpack.decode(data, type=Answer)
         if answer.refused is not None:
             raise self._named_there(answer.refused.error())
@@ -197,26 +222,30 @@ class RemoteHost:
         error.message = f"{self.name}: {error.message}"
         return error
 
+    def named(self, connection: Connection) -> Connection:
+        """The connection of a cluster there, under its name here; it leads nowhere yet."""
+        return replace(connection, name=f"{self.name}:{connection.name}")
+
     async def reach(self, connection: Connection) -> Connection:
         """The connection of a cluster there, as it is used from here."""
         control = await self._listen((connection.host, connection.control_port))
         data = await self._listen((connection.host, connection.data_port))
-        name = f"{self.name}:{connection.name}"
-        return replace(connection, name=name, host=LOOPBACK, control_port=control, data_port=data)
+        return replace(self.named(connection), host=LOOPBACK, control_port=control, data_port=data)
 
     async def _listen(self, there: Address) -> int:
         """The port of this host from which connections reach ``there``."""
-        if there not in self._listeners:
-            loop = asyncio.get_running_loop()
-            make = lambda: TunnelConnection(lambda channel: self._carry(channel, there))  # noqa: E731
-            self._listeners[there] = await loop.create_server(make, LOOPBACK, 0)
-        return int(self._listeners[there].sockets[0].getsockname()[1])
+        async with self._listening:
+            if there not in self._listeners:
+                loop = asyncio.get_running_loop()
+                make = lambda: TunnelConnection(lambda connection: self._carry(connection, there))  # noqa: E731
+                self._listeners[there] = await loop.create_server(make, LOOPBACK, 0)
+            return int(self._listeners[there].sockets[0].getsockname()[1])
 
-    def _carry(self, channel: TunnelConnection, there: Address) -> None:
-        if self._tunnel is not None and self.state == "open":
-            self._tunnel.carry(channel, there)
+    def _carry(self, connection: TunnelConnection, there: Address) -> None:
+        if self._login is not None:
+            self._login.tunnel.carry(connection, there)
         else:
-            self._waiting = [(c, a) for c, a in self._waiting if not c.is_over] + [(channel, there)]
+            self._waiting = [(c, a) for c, a in self._waiting if not c.is_over] + [(connection, there)]
 
     # ------------------------------------------------------------ the connection
 
@@ -232,59 +261,64 @@ class RemoteHost:
         if state in ("open", "closed"):
             self.away_since, self.problem = 0.0, ""
 
-    def _handle_end(self, tunnel: Tunnel) -> None:
+    def _handle_end(self, login: "_Login") -> None:
         """The login has ended, or its connection has broken."""
-        if tunnel is not self._tunnel:
+        if login is not self._login:
             return
-        self._tunnel = None
-        self._end_login()
-        if self.state == "open":
-            _log.info("the connection to %s has ended: %s", self.name, " / ".join(self._said))
-            self._set("waiting")
-            self._reconnecting = asyncio.ensure_future(self._reconnect())
+        self._login = None
+        login.end()
+        _log.info("the connection to %s has ended: %s", self.name, login.said)
+        self._set("waiting")
+        self._reconnecting = asyncio.ensure_future(self._reconnect())
 
     async def _reconnect(self) -> None:
         pause = 1.0
-        while self.state != "closed":
+        while self._login is None:
             await self._pause(pause)
             attempt = asyncio.ensure_future(self._connect(asks=False))
             changed = asyncio.ensure_future(_network_changes())
             try:
                 await asyncio.wait({attempt, changed}, return_when=asyncio.FIRST_COMPLETED)
-                if attempt.done() and not attempt.cancelled() and attempt.exception() is None:
+                if attempt.done() and attempt.exception() is None:
                     return
                 if attempt.done() and isinstance(error := attempt.exception(), JdistError):
                     self.problem = error.message
                 pause = 0.1 if changed.done() else min(_LONGEST_PAUSE, 2 * pause)
             finally:
-                changed.cancel()
-                attempt.cancel()
-                await asyncio.wait({attempt, changed})
-                if self.state == "connecting":
-                    self._set("waiting")
+                await _end_task(changed)
+                await _end_task(attempt)
+            self._set("waiting")
 
     async def _pause(self, seconds: float) -> None:
         """Wait, at most until the connection is needed, the network changes or this computer wakes up."""
-        self._needed.clear()
         waits = {asyncio.ensure_future(self._needed.wait()), asyncio.ensure_future(_network_changes())}
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in waits:
-                each.cancel()
-            await asyncio.wait(waits)
+                await _end_task(each)
+            self._needed.clear()
 
     async def _watch(self) -> None:
-        """See whether the connection has survived, whenever the network changes or this computer wakes up."""
+        """See whether the connection has survived when the network changes, this computer wakes up, or all is silent.
+
+        ssh notices a silent break as well, but not if it is a guest of another ssh's connection (ControlMaster).
+        """
+        loop = asyncio.get_running_loop()
         while True:
-            await _network_changes(_WATCH)
-            await self.probe()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SILENCE):
+                    await _network_changes(_WATCH)
+                    await self.probe()
+                    continue
+            if self._login is not None and loop.time() - self._login.tunnel.heard >= _SILENCE:
+                await self.probe()
 
     async def probe(self) -> None:
         """End a connection on which nothing arrives any more, so that another is made."""
-        tunnel = self._tunnel
-        if self.state != "open" or tunnel is None:
+        if self._login is None:
             return
+        tunnel = self._login.tunnel
         heard = tunnel.heard
         with contextlib.suppress(TimeoutError, ConnectionLost):
             await tunnel.ask(msgspec.msgpack.encode(Ping()), _PROBE)
@@ -294,78 +328,113 @@ class RemoteHost:
     async def _connect(self, *, asks: bool) -> None:
         """Log in. Raises LaunchError with ssh's reason and what to do."""
         self._set("connecting")
+        login = _Login(self.name)
         try:
             async with asyncio.timeout(_ASKED if asks else _ATTEMPT):
-                self._tunnel = await self._log_in(asks=asks)
+                await login.begin(self._handle_end, asks=asks)
+            if login.tunnel.is_over:
+                raise LaunchError(f"ssh {self.name}: the login ended at once: {login.said}")
         except TimeoutError:
-            self._end_login()
+            login.end()
             raise LaunchError(f"{self.name} does not answer; ssh {self.name} must work") from None
         except BaseException:
-            self._end_login()
+            login.end()
             raise
-        finally:
-            if self._tunnel is None and not self.away_since:
-                self._set("closed")
+        self._login = login
         self._set("open")
         waiting, self._waiting = self._waiting, []
-        for channel, there in waiting:
-            if not channel.is_over:
-                self._tunnel.carry(channel, there)
+        for connection, there in waiting:
+            if not connection.is_over:
+                login.tunnel.carry(connection, there)
 
-    async def _log_in(self, *, asks: bool) -> Tunnel:
+
+class _Login:
+    """One run of ssh, and the tunnel through it."""
+
+    def __init__(self, host: str):
+        self._host = host
+        self._tunnel: Tunnel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None  # Until the tunnel has it.
+        self._complaints = bytearray()  # The end of what ssh has complained of.
+        self._listening: asyncio.Task[None] | None = None
+        self._errors: asyncio.BaseTransport | None = None
+
+    @property
+    def tunnel(self) -> Tunnel:
+        """The tunnel, once the login has begun."""
+        assert self._tunnel is not None
+        return self._tunnel
+
+    @property
+    def said(self) -> str:
+        """The last lines of what ssh has complained of, in one."""
+        lines = self._complaints.decode(errors="replace").splitlines()
+        return " / ".join([line.strip() for line in lines if line.strip()][-_LAST_LINES:])
+
+    async def begin(self, on_end: "Callable[[_Login], object]", *, asks: bool) -> None:
+        """Log in and make the tunnel. ``on_end`` is called when it has ended. Raises LaunchError."""
         if sys.platform == "win32":
             raise LaunchError("logins to other hosts need Linux or macOS here; on Windows, run Jupyter in WSL")
         given = os.environ.get(PYTHON, "")
         command, bootstrap = bootstrap_command([given] if given else [sys.executable, "python3"])
-        spec = SshBootstrapSpec(f"jdist-{secrets.token_hex(8)} ", ("serve",))
-        has_terminal = asks and "ipykernel" not in sys.modules and sys.stdin is not None and sys.stdin.isatty()
+        naming = f"set {PYTHON} to the Python that has it there"
+        spec = SshBootstrapSpec(f"jdist-{secrets.token_hex(8)} ", ("serve",), naming=naming)
+        asked: Asked = _who_is_asked() if asks else "no one"
         options = [f"-o{name}={value}" for name, value in _OPTIONS.items()]
-        async with _AskpassServer(self.name) if asks and not has_terminal else contextlib.nullcontext() as questions:
-            if not asks:
-                options.append("-oBatchMode=yes")
-            words = [*shlex.split(os.environ.get(COMMAND, "ssh")), "-T", *options, self.name, command]
-            own, ssh_end = socket.socketpair()
-            with ssh_end:
-                try:
-                    environment = {**os.environ, **(questions.environment if questions else {})}
-                    process = _start(words, ssh_end, environment, own_session=not has_terminal)
-                except OSError as e:
-                    own.close()
-                    raise LaunchError(f"{words[0]} cannot be run: {e.strerror}") from None
-            reap(process)
-            self._process = process
-            own.setblocking(False)
-            try:
-                await self._listen_to(process)
-                rest = await self._begin(own, bootstrap + msgspec.json.encode(spec) + b"\n", spec.mark)
-                return await self._make_tunnel(own, rest)
-            except BaseException:
-                own.close()
-                raise
+        if asked == "no one":
+            options.append("-oBatchMode=yes")
+        words = [*shlex.split(os.environ.get(COMMAND, "ssh")), "-T", *options, "--", self._host, command]
+        async with _AskpassServer(self._host) if asked == "user" else contextlib.nullcontext() as questions:
+            self._start(words, questions.environment if questions else {}, own_session=asked != "terminal")
+            await self._listen()
+            rest = await self._read_report(bootstrap + msgspec.json.encode(spec) + b"\n", spec.mark, asked)
+        tunnel = self._tunnel = Tunnel(None, lambda: on_end(self))
+        own, self._socket = self._socket, None
+        await asyncio.get_running_loop().create_connection(lambda: tunnel, sock=own)
+        if rest:
+            tunnel.data_received(rest)
 
-    async def _listen_to(self, process: subprocess.Popen[bytes]) -> None:
-        """Keep the last lines of what ssh complains of."""
-        self._said.clear()
-        reader = asyncio.StreamReader(limit=_GREETING)
+    def _start(self, words: list[str], environment: dict[str, str], *, own_session: bool) -> None:
+        """Start ssh with its input and output at a socket."""
+        self._socket, ssh_end = socket.socketpair()
+        self._socket.setblocking(False)
+        end, env = ssh_end.fileno(), {**os.environ, **environment}
+        with ssh_end:
+            try:
+                self._process = subprocess.Popen(
+                    words, stdin=end, stdout=end, stderr=subprocess.PIPE, env=env, start_new_session=own_session
+                )
+            except OSError as e:
+                raise LaunchError(f"{words[0]} cannot be run: {e.strerror}") from None
+        reap(self._process)
+
+    async def _listen(self) -> None:
+        """Keep the end of what ssh complains of."""
+        assert self._process is not None
+        reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stderr)
+        self._errors, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), self._process.stderr
+        )
 
         async def read() -> None:
-            async for line in reader:
-                if text := line.decode(errors="replace").strip():
-                    self._said.append(text)
+            while data := await reader.read(_COMPLAINTS):
+                self._complaints += data
+                del self._complaints[:-_COMPLAINTS]
 
         self._listening = asyncio.ensure_future(read())
 
-    async def _begin(self, own: socket.socket, spec: bytes, mark: str) -> bytes:
+    async def _read_report(self, spec: bytes, mark: str, asked: str) -> bytes:
         """Send the bootstrap and read its report; what has come behind it. Raises LaunchError."""
         loop = asyncio.get_running_loop()
+        assert self._socket is not None
         with contextlib.suppress(OSError):  # ssh has ended already, and says why
-            await loop.sock_sendall(own, spec)
+            await loop.sock_sendall(self._socket, spec)
         read = bytearray()
         while True:
             try:
-                piece = await loop.sock_recv(own, 1 << 16)
+                piece = await loop.sock_recv(self._socket, 1 << 16)
             except OSError:
                 piece = b""
             read += piece
@@ -374,74 +443,81 @@ class RemoteHost:
                 line, _, rest = after.partition(b"\n")
                 report = msgspec.json.decode(line, type=BootstrapReport)
                 if report.error:
-                    raise LaunchError(f"{self.name}: {report.error}")
+                    raise LaunchError(f"{self._host}: {report.error}")
                 return bytes(rest)
             if not piece or len(before) > _GREETING:
                 if self._listening is not None:
                     await asyncio.wait({self._listening}, timeout=1.0)
                 printed = [line.strip() for line in before.decode(errors="replace").splitlines() if line.strip()]
-                raise LaunchError(self._explain(" / ".join([*self._said] or printed[-_LAST_LINES:])))
+                raise LaunchError(self._explain(self.said or " / ".join(printed[-_LAST_LINES:]), asked))
 
-    def _explain(self, said: str) -> str:
+    def _explain(self, said: str, asked: str) -> str:
         """Why there is no login, in ssh's words, and what to do."""
-        text = f"ssh {self.name}: {said.rstrip('.') or 'it ended without a word'}"
-        if "ermission denied" in said or "Host key verification failed" in said:
+        text = f"ssh {self._host}: {said.rstrip('.') or 'it ended without a word'}"
+        if "Host key verification failed" in said:
+            return f"{text}. Look at the key once, in a terminal: ssh {self._host}"
+        if _DENIED in said and asked == "no one":
             return (
-                f"{text}. If it asks for something that cannot be asked here, log in once in a terminal with a master "
-                f"connection that stays open (ControlMaster, ControlPersist in ~/.ssh/config): ssh {self.name}"
+                f"{text}. Nothing could be asked here: log in once in a terminal, with a master connection that stays "
+                f"open (ControlMaster, ControlPersist in ~/.ssh/config): ssh {self._host}"
             )
-        return text
+        return f"{text}. {PYTHON} names the Python there" if "there is no " in said else text
 
-    async def _make_tunnel(self, own: socket.socket, begun: bytes) -> Tunnel:
-        loop = asyncio.get_running_loop()
-        tunnel: Tunnel = Tunnel(None, lambda: self._handle_end(tunnel))
-        await loop.create_connection(lambda: tunnel, sock=own)
-        if begun:
-            tunnel.data_received(begun)
-        return tunnel
-
-    def _end_login(self) -> None:
-        """End ssh. Its end there ends with it."""
-        tunnel, self._tunnel = self._tunnel, None
-        if tunnel is not None:
-            tunnel.close()
+    def end(self) -> None:
+        """End the tunnel in order, and ssh with it, at the latest a moment later; may be called again."""
         if self._listening is not None:
             self._listening.cancel()
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            self._process = None
+        if self._errors is not None:
+            self._errors.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        process, self._process = self._process, None
+        is_open = self._tunnel is not None and not self._tunnel.is_over
+        if self._tunnel is not None:
+            self._tunnel.close(in_order=True)
+        if process is not None and process.poll() is None:
+            asyncio.get_running_loop().call_later(_END if is_open else 0.0, _terminate, process)
 
 
-def _start(
-    words: list[str], stream: socket.socket, env: dict[str, str], *, own_session: bool
-) -> subprocess.Popen[bytes]:
-    """Start ssh with its input and output at the socket."""
-    end = stream.fileno()
-    return subprocess.Popen(
-        words, stdin=end, stdout=end, stderr=subprocess.PIPE, env=env, start_new_session=own_session
-    )
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
 
 
-_hosts: dict[str, RemoteHost] = {}
+async def _end_task(task: "asyncio.Task[Any] | None") -> None:
+    """Cancel a task, and wait until it has ended."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # it has been seen
+
+
+_hosts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, RemoteHost]] = weakref.WeakKeyDictionary()
 
 
 def remote_host(name: str) -> RemoteHost:
-    """The host of this name; this process has one connection to it. Called on the client's loop."""
-    if name not in _hosts:
-        _hosts[name] = RemoteHost(name)
-    return _hosts[name]
+    """The host of this name; each event loop has one connection to it, which it shares."""
+    hosts = _hosts.setdefault(asyncio.get_running_loop(), {})
+    return hosts.setdefault(name, RemoteHost(name)) if name not in hosts else hosts[name]
 
 
-async def open_host(name: str) -> None:
+async def open_host(name: str) -> RemoteHost:
     """Use the host of this name; :meth:`RemoteHost.release` ends that. Raises LaunchError."""
-    await remote_host(name).open()
+    host = remote_host(name)
+    await host.open()
+    return host
+
+
+_VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel")  # Interfaces that lead to no other host.
 
 
 def _network() -> object:
-    """This computer's addresses, and which of its interfaces are up."""
-    addresses = {name: [a.address for a in found] for name, found in psutil.net_if_addrs().items()}
-    return addresses, {name: stats.isup for name, stats in psutil.net_if_stats().items()}
+    """This computer's addresses by interface, and which are up."""
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    found = psutil.net_if_addrs().items()
+    return {n: [a.address for a in addresses] for n, addresses in found if n in up and not n.startswith(_VIRTUAL)}
 
 
 async def _network_changes(every: float = _LOOK) -> None:
@@ -453,6 +529,13 @@ async def _network_changes(every: float = _LOOK) -> None:
         if now != before or at - looked > every + _ASLEEP:
             return
         before, looked = now, at
+
+
+def _who_is_asked() -> Asked:
+    """Who answers what ssh asks: the terminal, where ssh sees to it; the user of a kernel; or no one."""
+    if "ipykernel" in sys.modules:
+        return "user"
+    return "terminal" if sys.stdin is not None and sys.stdin.isatty() else "no one"
 
 
 class _AskpassServer:
@@ -487,7 +570,7 @@ class _AskpassServer:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ValueError, OSError, KeyError):
+        with contextlib.suppress(ValueError, OSError, KeyError, TypeError):
             asked: dict[str, Any] = json.loads(await reader.readline())
             if secrets.compare_digest(asked["token"], self._token):
                 answer = await bridge().ask(lambda: _ask(self._host, asked["text"], asked["about"]))

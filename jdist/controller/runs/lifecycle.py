@@ -253,7 +253,7 @@ class RunLifecycle:
             self._model.send(run.client, message)
             return
         where = f"{message.name} is not on node {node.node_rank}"
-        text = f"{where}, and the client that has it is gone; %dist sync copies it"
+        text = f"{where}, and the client that has it is gone; `sync` copies it"
         self.handle_module_reply("", ModuleReply(message.rank, message.name, text))
 
     def handle_module_reply(self, _client: str, message: ModuleReply) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jdist.client import find
 from jdist.client.cluster import AsyncCluster, Cluster, start_at
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle, EarlierCluster, find_earlier, is_same_start, keeps
 from jdist.client.lifecycle.sites import AT, list_at, split_name
 from jdist.client.lifecycle.start import Progress, Waiting, make_settings, start_words
-from jdist.client.remote.host import open_host, remote_host
+from jdist.client.remote.host import open_host
 from jdist.client.threads import bridge
-from jdist.core.errors import Remedy, UsageError
+from jdist.core.errors import ConnectionLost, Remedy, UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
 from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet
@@ -32,7 +31,7 @@ from jdist.notebook.text.remedy_text import arrows, typed, worded
 from jdist.notebook.verbs.registry import never, option, verb
 
 _NAME = option("name", nargs="?", help="the cluster's name")
-_AT = option("--at", metavar="HOST", default=os.environ.get(AT, ""), help="the host it is on, behind ssh")
+_AT = option("--at", metavar="HOST", help="the host it is on, behind ssh")
 _UNDO = 20.0  # Seconds for a start that is interrupted to end what it began.
 
 
@@ -53,6 +52,7 @@ def start(s: Session, o: Namespace) -> None:
     If this notebook uses a cluster that was started with the same options, that goes on. One that an earlier kernel of
     this notebook has started with them is stopped first, unless it is in use, or --keep is given, or JDIST_KEEP is set.
     """
+    o.at = _at(o)
     hostfile, o.hostfile = o.hostfile if o.at else None, None if o.at else o.hostfile
     options = start_options(o)
     settings = make_settings(**{name: value for name, value in options.items() if name != "timeout"})
@@ -62,8 +62,8 @@ def start(s: Session, o: Namespace) -> None:
         return
     with contextlib.ExitStack() as connected:
         if o.at:
-            bridge().call(open_host(o.at))
-            connected.callback(lambda: bridge().loop.call_soon_threadsafe(remote_host(o.at).release))
+            host = bridge().call(open_host(o.at))
+            connected.callback(bridge().loop.call_soon_threadsafe, host.release)
         if not keeps(o.keep or None) and not _end_earlier(s, settings, is_named=is_named, at=o.at):
             return
         if not o.at:
@@ -72,6 +72,11 @@ def start(s: Session, o: Namespace) -> None:
         words = start_words({n: value for n, value in options.items() if n not in ("launcher_args", "name")})
         words += [*(["--hostfile", hostfile] if hostfile else []), *(["--", *o.rest] if o.rest else [])]
         _start_by(s, partial(start_at, o.at, words, o.name), options.get("timeout"))
+
+
+def _at(o: Namespace) -> str:
+    """The host that the user names, or the environment; "" for this one."""
+    return str(os.environ.get(AT, "") if o.at is None else o.at)
 
 
 def _was_started_so(cluster: Cluster, settings: Settings, *, is_named: bool) -> bool:
@@ -107,7 +112,7 @@ def _end_earlier(s: Session, settings: Settings, *, is_named: bool, at: str) -> 
         for earlier in found:
             choice = _ask(s, earlier) if earlier.use else "end"
             if choice == "attach":
-                attach(s, Namespace(name=earlier.name, at=""))
+                attach(s, Namespace(name=earlier.name, at=None))
                 return False
             s.echo(worded(bridge().call(earlier.end() if choice == "end" else earlier.leave())))
         return True
@@ -182,7 +187,7 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
 def attach(s: Session, o: Namespace) -> None:
     """use a running cluster, after a kernel restart or from a second notebook: attach [NAME] [--at HOST]"""
     attached = s.attached
-    host, name = split_name(o.name, o.at)
+    host, name = split_name(o.name, _at(o))
     asked = f"{host}:{name or ''}" if host else name
     if attached is not None and asked in (None, attached.name):
         s.echo(f"cluster {attached.name} is in use here already")
@@ -218,14 +223,15 @@ def _follow_unfinished(s: Session, cluster: Cluster) -> None:
 def list_(s: Session, o: Namespace) -> None:
     """list this user's running clusters: list [--at HOST]"""
     rows = []
-    for known in bridge().call(list_at(o.at)).values():
+    host = _at(o)
+    for known in bridge().call(list_at(host)).values():
         c = known.connection
         gone = f"gone, restartable for {known.seconds_left:.0f} s: {typed('attach')} {c.name}"
-        where = c.hostname if o.at else f"{c.host}:{c.control_port}"
+        where = c.hostname if host else f"{c.host}:{c.control_port}"
         rows.append([c.name, where, gone if known.seconds_left else c.pid, c.version])
     if not rows:
-        at = f" --at {o.at}" if o.at else ""
-        s.echo(f"no cluster is running{f' on {o.at}' if o.at else ''}; {typed('start')}{at} makes one")
+        at = f" --at {host}" if host else ""
+        s.echo(f"no cluster is running{f' on {host}' if host else ''}; {typed('start')}{at} makes one")
         return
     s.screen.show(Table.of(("name", "controller", "pid", "jdist"), rows).bundle())
 
@@ -248,34 +254,49 @@ def detach(s: Session, _: Namespace) -> None:
     attaches=never,
 )
 def stop(s: Session, o: Namespace) -> None:
-    """end a cluster with all its processes: stop [NAME] [--now]"""
+    """end a cluster with all its processes: stop [NAME] [--at HOST] [--now]"""
     current = s.current
-    host, name = split_name(o.name, o.at)
-    o.name = f"{host}:{name or ''}" if host and (name or current is None) else o.name
-    if current is not None and o.name in (None, current.name):
+    host, name = split_name(o.name, _at(o))
+    is_plain = o.name is None and o.at is None
+    if current is not None and (is_plain or _is_meant(current.name, host, name)):
         if s.attached is None:
             s.use(None)
             s.echo(f"cluster {current.name} is gone already")
             return
         cluster = current
     else:
-        if not o.name:  # a command line may mean the only one; a notebook must name one that it does not use
-            names = list(find.here())
-            if s.kind != "command line" or len(names) != 1:
-                ends = f"{typed('stop NAME')} ends one"
-                there = f"running: {', '.join(names)}; {ends}" if names else "none is running"
-                raise UsageError(f"no cluster is in use here; {there}")
-            o.name = names[0]
-        cluster = Cluster.attach(o.name, kind=s.kind)
+        cluster = Cluster.attach(f"{host}:{name}" if host and name else name or _only_one(s, host), kind=s.kind)
     name = cluster.name
     notices: queue.SimpleQueue[str] = queue.SimpleQueue()
     unwatch = cluster.asynchronous.watch(lambda m: notices.put(worded(m)) if isinstance(m, Notice) else None)
+    is_kept = False
     try:
         cluster.stop(now=o.now)
+    except ConnectionLost:
+        is_kept = not cluster.asynchronous.link.lost  # its host cannot be reached now
+        raise
     finally:
         unwatch()
-        if cluster is current:
+        if cluster is current and not is_kept:
             s.use(None)
+        elif cluster is not current and is_kept:
+            cluster.detach()
     while not notices.empty():
         s.echo(notices.get())
     s.echo(f"cluster {name} is stopped")
+
+
+def _is_meant(cluster: str, host: str, name: str | None) -> bool:
+    """Whether the cluster, as it is called here, is at the host, and has the name, if there is one."""
+    at, called = split_name(cluster)
+    return at == host and name in (None, called)
+
+
+def _only_one(s: Session, host: str) -> str:
+    """The name of the only cluster at a site. Raises UsageError: a notebook must name one that it does not use."""
+    names = [name for name, known in bridge().call(list_at(host)).items() if known.is_here]
+    if (s.kind != "command line" and not host) or len(names) != 1:
+        ends = f"{typed('stop NAME')} ends one"
+        there = f"running: {', '.join(names)}; {ends}" if names else "none is running"
+        raise UsageError(f"no cluster is in use here; {there}")
+    return names[0]

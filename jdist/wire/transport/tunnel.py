@@ -3,8 +3,9 @@
 Each frame has a header with its kind, the number of its channel and its length. One end accepts connections and opens
 a channel for each with OPEN; the other end dials the address that OPEN names. What arrives at one end leaves at the
 other, and so do the two ways in which a connection ends: END after the last byte in one direction, RESET when it broke.
-When the tunnel itself ends, every connection in it is reset at both ends, so that a broken network is not taken for a
-peer that has ended (see wire/transport/sockets, liveness connections).
+When the tunnel itself breaks, every connection in it is reset at both ends, so that a broken network is not taken for a
+peer that has ended (see wire/transport/sockets, liveness connections). When its client ends, with BYE or by closing its
+side of the stream alone, as the end of a process does, they end in order.
 
 The receiver of a channel's bytes grants credit for more of them as its own peer takes them, so that a slow connection
 delays no other. A request (ASK) gets one answer (ANSWER) under its number.
@@ -15,17 +16,19 @@ import contextlib
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import cast
 
 from jdist.core.errors import ConnectionLost
 
 Address = tuple[str, int]
 
-OPEN, DATA, CREDIT, END, RESET, ASK, ANSWER = range(7)
+OPEN, DATA, CREDIT, END, RESET, ASK, ANSWER, BYE = range(8)
 _layout = struct.Struct(">BIQ")
 _credit = struct.Struct(">I")
 _WINDOW = 4 << 20  # Bytes of a channel that may be under way.
 _GRANT = _WINDOW // 4  # Bytes that are taken before credit for them is sent.
+_BREAKS = 1.0  # Seconds after the end of a stream's input for its output to break, if the network has.
 _LONGEST = 16 << 20  # Bytes of any frame but DATA, which is passed on in pieces.
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: close, also by the process's end, resets the connection.
 _CLOSE_IN_ORDER = struct.pack("ii", 0, 0)
@@ -53,16 +56,22 @@ class TunnelConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._set_linger(_RESET_AT_CLOSE)
+        if self.is_over:  # while it was dialled
+            self._transport.abort()
+            return
         if self._early:
             self._transport.write(bytes(self._early))
             self._early.clear()
         if self._has_ended["there"]:
             self._transport.write_eof()
+        self._grant(1)
         self._on_ready(self)
 
     def data_received(self, data: bytes) -> None:
         if self._tunnel is None:
             self._unsent += data
+            if self._transport is not None:
+                self._transport.pause_reading()  # not before: Python 3.11.2 would ignore that
             return
         self._credit -= len(data)
         self._tunnel.send(DATA, self.number, data)
@@ -95,6 +104,7 @@ class TunnelConnection(asyncio.Protocol):
             self.data_received(unsent)
         if self._has_ended["here"]:
             tunnel.send(END, number)
+        self.pace()
 
     def take(self, data: bytes | memoryview) -> None:
         """Write what has come through the tunnel."""
@@ -106,7 +116,13 @@ class TunnelConnection(asyncio.Protocol):
         self._grant(_GRANT)
 
     def _grant(self, least: int) -> None:
-        if self._takes and self._owed >= least and self._tunnel is not None and not self.is_over:
+        if (
+            self._transport is not None
+            and self._takes
+            and self._owed >= least
+            and self._tunnel is not None
+            and not self.is_over
+        ):
             owed, self._owed = self._owed, 0
             self._tunnel.send(CREDIT, self.number, _credit.pack(owed))
 
@@ -149,6 +165,13 @@ class TunnelConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def end_in_order(self) -> None:
+        """End the connection as its peer's process does when it ends."""
+        self.is_over = True
+        self._set_linger(_CLOSE_IN_ORDER)
+        if self._transport is not None:
+            self._transport.close()
+
     def _set_linger(self, value: bytes) -> None:
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
         if sock is not None:
@@ -156,10 +179,24 @@ class TunnelConnection(asyncio.Protocol):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, value)
 
 
-class Tunnel(asyncio.Protocol):
-    """One end. It is the protocol of the stream, or of each of the two pipes that make it up.
+class _Output(asyncio.Protocol):
+    """The protocol of a tunnel's output where that is a pipe of its own."""
 
-    ``answer`` answers the other end's requests; ``on_end`` is called once when the stream has ended.
+    def __init__(self, tunnel: "Tunnel"):
+        self.connection_made = tunnel.connection_made  # type: ignore[method-assign]
+        self.pause_writing = tunnel.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = tunnel.resume_writing  # type: ignore[method-assign]
+        self._tunnel = tunnel
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._tunnel.close()
+
+
+class Tunnel(asyncio.Protocol):
+    """One end. It is the protocol of the stream, or of its input; then `output` is that of its output.
+
+    ``answer`` answers the other end's requests: only an end that has it dials connections, too. ``on_end`` is called
+    once when the stream has ended.
     """
 
     def __init__(self, answer: Callable[[bytes], Awaitable[bytes]] | None, on_end: Callable[[], object]):
@@ -178,7 +215,12 @@ class Tunnel(asyncio.Protocol):
         self._frame = (0, 0)  # Kind and channel of the frame that is arriving.
         self._left = 0  # Bytes of it that are still to come.
         self._body = bytearray()
-        self._is_over = False
+        self.is_over = False
+
+    @property
+    def output(self) -> asyncio.BaseProtocol:
+        """The protocol of the output, where the stream is two pipes."""
+        return _Output(self)
 
     # ------------------------------------------------------------ the stream
 
@@ -201,18 +243,27 @@ class Tunnel(asyncio.Protocol):
             channel.pace()
 
     def eof_received(self) -> None:
-        self.close()
+        if self._answer is None:
+            self.close()
+        else:  # the client's process has ended, or the network has broken, which ends the output, too
+            self._loop.call_later(_BREAKS, partial(self.close, in_order=True))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self.close()
+        if self._answer is None:
+            self.close()
 
-    def close(self) -> None:
-        """End the tunnel; may be called again."""
-        if self._is_over:
+    def close(self, *, in_order: bool = False) -> None:
+        """End the tunnel, and the connections in it: as a broken network does, or in order. May be called again."""
+        if self.is_over:
             return
-        self._is_over = True
+        if in_order:
+            self.send(BYE, 0)
+        self.is_over = True
         for channel in self._channels.values():
-            channel.reset()
+            if in_order:
+                channel.end_in_order()
+            else:
+                channel.reset()
         self._channels.clear()
         for question in self._questions.values():
             if not question.done():
@@ -225,13 +276,13 @@ class Tunnel(asyncio.Protocol):
 
     def send(self, kind: int, channel: int, payload: bytes = b"") -> None:
         """Send a frame."""
-        if self._writer is not None and not self._is_over:
+        if self._writer is not None and not self.is_over:
             self._writer.write(_layout.pack(kind, channel, len(payload)) + payload)
 
     def data_received(self, data: bytes) -> None:
         self.heard = self._loop.time()
         view = memoryview(data)
-        while view and not self._is_over:
+        while view and not self.is_over:
             if not self._left:
                 need = _layout.size - len(self._head)
                 self._head += view[:need]
@@ -241,7 +292,12 @@ class Tunnel(asyncio.Protocol):
                 kind, channel, self._left = _layout.unpack(self._head)
                 self._head.clear()
                 self._frame = (kind, channel)
-                if kind > ANSWER or (kind != DATA and self._left > _LONGEST):
+                is_for_client = kind not in (OPEN, ASK)
+                if (
+                    kind > BYE
+                    or (kind != DATA and self._left > _LONGEST)
+                    or (self._answer is None and not is_for_client)
+                ):
                     self.close()  # something else writes to this stream
                     return
                 if self._left:
@@ -264,6 +320,8 @@ class Tunnel(asyncio.Protocol):
             channel = self._channels[number] = TunnelConnection()
             channel.join(self, number)  # now: its first bytes may be here already
             self._begin(self._dial(channel, body))
+        elif kind == BYE:
+            self.close(in_order=True)
         elif kind == ASK:
             self._begin(self._reply(number, body))
         elif kind == ANSWER:
@@ -309,7 +367,7 @@ class Tunnel(asyncio.Protocol):
 
     async def ask(self, request: bytes, timeout: float) -> bytes:
         """The other end's answer. Raises ConnectionLost when the tunnel ends, TimeoutError."""
-        if self._is_over:
+        if self.is_over:
             raise ConnectionLost("the connection broke")
         self._last += 1
         number, answer = self._last, self._loop.create_future()

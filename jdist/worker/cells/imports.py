@@ -145,7 +145,7 @@ class Imports:
         except queue.Empty:
             self._requestable.discard(name)
             late = f"the client that has it did not reply within {_LONGEST_REQUEST:.0f} s"
-            text = f"{name} is not on this node, and {late}; %dist sync copies it"
+            text = f"{name} is not on this node, and {late}; `sync` copies it"
         finally:
             del self._replies[name]
         if text:

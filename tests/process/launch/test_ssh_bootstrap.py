@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import jdist
+from jdist.core.settings import SshBootstrapSpec
 from jdist.launch.ssh_command import bootstrap_command
 
 FOOTHOLD = Path(jdist.__file__).parent / "launch" / "ssh_bootstrap.py"
@@ -19,8 +21,8 @@ MARK = "mark "
 
 
 def given(**other: Any) -> dict[str, Any]:
-    plain = {"mark": MARK, "python": [3, 11], "jdist": jdist.__version__, "directory": "", "env": {}, "log": "c-node0"}
-    return {**plain, "words": ["--version"], **other}
+    spec = SshBootstrapSpec(mark=MARK, words=("--version",), log="c-node0")
+    return {**msgspec.to_builtins(spec), **other}
 
 
 def run(

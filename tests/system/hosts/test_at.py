@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import getpass
 import os
@@ -17,7 +18,9 @@ import psutil
 import pytest
 
 import jdist
-from jdist.client.remote.host import RemoteHost, remote_host
+from jdist.client.remote import host as host_module
+from jdist.client.remote.host import RemoteHost
+from jdist.client.threads import bridge
 from jdist.core.errors import LaunchError, UsageError
 from support.hosts.namespaces import Bed, call
 from support.hosts.slurmd import Slurm
@@ -69,13 +72,14 @@ def there(logins: Sshd, traces: Any, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def connection(host: str) -> RemoteHost:
-    return remote_host(host)
+    return host_module._hosts[bridge().loop][host]
 
 
 def kill_login(host: str) -> None:
-    process = connection(host)._process
-    assert process is not None
-    process.kill()
+    login = connection(host)._login
+    assert login is not None
+    assert login._process is not None
+    login._process.kill()
 
 
 def is_back(host: str) -> bool:
@@ -151,6 +155,7 @@ def test_a_passphrase_is_asked_for_where_somebody_waits(there: There, monkeypatc
         return PASSPHRASE
 
     monkeypatch.setattr(getpass, "getpass", type_it)
+    monkeypatch.setattr(host_module, "_who_is_asked", lambda: "user")
     cluster = there.start("locked", nproc=1)
     assert cluster.run("rank").values == {0: 0}
     assert len(asked) == 1
@@ -159,11 +164,15 @@ def test_a_passphrase_is_asked_for_where_somebody_waits(there: There, monkeypatc
 
 
 def test_where_nothing_can_be_asked_the_error_says_what_to_do(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LaunchError, match=r"Permission denied.*ControlMaster"):
+        there.start("locked")
+
     def refuse(_: str) -> str:
         raise EOFError
 
     monkeypatch.setattr(getpass, "getpass", refuse)
-    with pytest.raises(LaunchError, match=r"Permission denied.*ControlMaster"):
+    monkeypatch.setattr(host_module, "_who_is_asked", lambda: "user")
+    with pytest.raises(LaunchError, match="Permission denied"):
         there.start("locked")
 
 
@@ -172,6 +181,7 @@ def test_a_host_that_cannot_be_reached_is_named_with_the_reason(
     there: There, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda _: "no")
+    monkeypatch.setattr(host_module, "_who_is_asked", lambda: "user")
     with pytest.raises(LaunchError, match=f"ssh {host}: "):
         there.start(host)
 
@@ -197,13 +207,14 @@ def change_address(_: There, bed: Bed) -> None:
 
 
 @pytest.fixture
-def mended(hosts: Bed) -> Iterator[None]:
-    """This host has its address again."""
+def mended(hosts: Bed, logins: Sshd) -> Iterator[None]:
+    """This host has its address again, and keeps the other until no login is left: each hears of its end."""
     yield
     with contextlib.suppress(OSError):
-        call("ip", "addr", "del", f"{hosts.head.rpartition('.')[0]}.2/24", "dev", hosts.bridge)
-    with contextlib.suppress(OSError):
         call("ip", "addr", "add", f"{hosts.head}/24", "dev", hosts.bridge)
+    assert eventually(lambda: not logins.sessions()), logins.sessions()
+    with contextlib.suppress(OSError):
+        call("ip", "addr", "del", f"{hosts.head.rpartition('.')[0]}.2/24", "dev", hosts.bridge)
 
 
 @pytest.mark.parametrize("fault", [kill_ssh, kill_serve, cut_cable, change_address], ids=lambda f: f.__name__)
@@ -275,7 +286,7 @@ def test_a_controller_that_dies_there_is_started_again_there(there: There) -> No
 def test_while_it_is_broken_a_cell_is_refused_with_the_reason_and_an_interrupt_is_sent_later(
     there: There, hosts: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jdist.client.remote.host._NEEDED", 2.0)
+    monkeypatch.setattr(host_module, "_NEEDED", 2.0)
     cluster = there.start("a")
     notices: list[str] = []
     cluster.asynchronous.watch(lambda m: notices.append(str(m)))
@@ -293,3 +304,64 @@ def test_while_it_is_broken_a_cell_is_refused_with_the_reason_and_an_interrupt_i
     assert run.outcomes[0].kind == "interrupted"
     assert cluster.run("1", ranks=[1]).values == {1: 1}
     cluster.stop()
+
+
+def test_a_client_that_is_killed_is_gone_at_once_on_both_sides(there: There) -> None:
+    cluster = there.start("a")
+    words = [sys.executable, "-c", CLIENT, COUNT.format(n=1000)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "RunStarted\n"
+        ssh = psutil.Process(client.pid).children()
+        assert len(cluster.status().clients) == 2
+        client.kill()
+    assert eventually(lambda: not any(p.is_running() for p in ssh))
+    assert eventually(lambda: len(cluster.status().clients) == 1)
+    assert len([p for p in there.processes("a") if "serve" in p.cmdline()]) == 1
+    cluster.stop()
+
+
+def test_every_event_loop_has_a_login_of_its_own(there: There) -> None:
+    cluster = there.start("a")
+
+    async def use() -> dict[int, Any]:
+        other = await jdist.AsyncCluster.attach("a:c1")
+        try:
+            return (await other.run("rank")).values
+        finally:
+            await other.detach()
+
+    for _ in range(2):
+        assert asyncio.run(use()) == {0: 0, 1: 1}
+    cluster.stop()
+
+
+def test_after_a_break_the_user_is_asked_again_by_an_attach(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getpass", lambda _: PASSPHRASE)
+    monkeypatch.setattr(host_module, "_who_is_asked", lambda: "user")
+    cluster = there.start("locked", nproc=1)
+    kill_login("locked")
+    assert eventually(lambda: "Permission denied" in connection("locked").problem, 60)
+    other = jdist.attach("locked:c1")
+    assert cluster.run("rank").values == other.run("rank").values == {0: 0}
+    other.detach()
+    cluster.stop()
+
+
+def test_a_start_that_is_cancelled_ends_what_it_began_there(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JDIST_AT_PYTHON", str(Path(sys.prefix, "bin", "python")))  # forked nodes take no interrupt
+    starting = bridge().begin(jdist.AsyncCluster.start(1, 2, at="a", launcher="join"))[0]
+    assert eventually(lambda: any("controller" in p.cmdline() for p in there.processes("a")))
+    starting.cancel()
+    assert eventually(lambda: not there.processes("a"))
+
+
+def test_a_login_that_is_cancelled_leaves_nothing_and_the_next_one_works(there: There) -> None:
+    for seconds in (0.0, 0.05, 0.3, 0.6):
+        attaching = bridge().begin(jdist.AsyncCluster.attach(at="a"))[0]
+        time.sleep(seconds)
+        attaching.cancel()
+        with pytest.raises(UsageError, match="there is no cluster to attach to"):
+            jdist.attach(at="a")
+        assert eventually(lambda: connection("a").state == "closed")
+    assert eventually(lambda: not there.sshd.sessions())

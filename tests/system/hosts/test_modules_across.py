@@ -104,7 +104,7 @@ def test_what_cannot_be_sent_is_missing_and_the_cell_says_why(across: Start, hos
         f.truncate(60_000_000)
     run = own.run("import helper", check=False)
     assert {o.error.evalue for o in run.outcomes.values() if o.error} == {"No module named 'helper'"}
-    size = f"{project} has 60.0 MB that git does not ignore, more than 50.0 MB; %dist sync {project} copies it"
+    size = f"{project} has 60.0 MB that git does not ignore, more than 50.0 MB; `sync {project}` copies it"
     assert run.outcomes[2].stderr == f"jdist: helper was not synced to the nodes that lack it: {size}\n"
 
     go = f"/tmp/go-{project.name}"
@@ -118,7 +118,7 @@ def test_what_cannot_be_sent_is_missing_and_the_cell_says_why(across: Start, hos
         error = followed.outcomes[2].error
         assert error is not None
         assert error.evalue == "No module named 'helper'"
-        gone = "helper is not on node 1, and the client that has it is gone; %dist sync copies it"
+        gone = "helper is not on node 1, and the client that has it is gone; `sync` copies it"
         assert followed.outcomes[2].stderr == f"jdist: {gone}\n"
 
         (project / ".gitignore").write_text("corpus\n")

@@ -30,6 +30,7 @@ class ToController:
 
     def __init__(self) -> None:
         self.facts = FACTS
+        self.host = None
         self.lost = ""
         self.sent: list[Message] = []
         self.on_event: Callable[[Message], None] = lambda _: None

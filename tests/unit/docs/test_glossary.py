@@ -52,7 +52,7 @@ PLAIN = set(
     background class collection copies copy decision exchange ids nowhere roots
     announced may autosave autosaver keep prepare context finish omission plain point rank sharded sharding survey unit
     delegate awake wakeful selector acceptor clock give late loaded loop measure past ended slow
-    conflict page askpass ping chosen leftover begin begun reach answer
+    conflict page askpass ping chosen leftover begin begun reach answer question
     to from aside buffer carry ddp index kind load memory rebuild refusal write
     attaching batch module signal signals
     folded installed standard traceback

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from jdist.core.errors import ConnectionLost
-from jdist.wire.transport.tunnel import Tunnel, TunnelConnection
+from jdist.wire.transport.tunnel import OPEN, Tunnel, TunnelConnection
 from support.port import run, until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -36,10 +37,11 @@ class Ends:
 @contextlib.asynccontextmanager
 async def ends(serve: Serve, answer: Callable[[bytes], Awaitable[bytes]] | None = None) -> AsyncIterator[Ends]:
     loop = asyncio.get_running_loop()
-    one, other = socket.socketpair()
-    near, far = Tunnel(None, lambda: None), Tunnel(answer, lambda: None)
-    await loop.create_connection(lambda: near, sock=one)
-    await loop.create_connection(lambda: far, sock=other)
+    near, far = Tunnel(None, lambda: None), Tunnel(answer or no_answer, lambda: None)
+    for reader, writer in ((near, far), (far, near)):  # two pipes, as a login is
+        outlet, inlet = os.pipe()
+        await loop.connect_read_pipe(lambda reader=reader: reader, os.fdopen(outlet, "rb", buffering=0))
+        await loop.connect_write_pipe(lambda writer=writer: writer.output, os.fdopen(inlet, "wb", buffering=0))
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     there = server.sockets[0].getsockname()
     listener = await loop.create_server(lambda: TunnelConnection(lambda c: near.carry(c, there)), "127.0.0.1", 0)
@@ -51,6 +53,10 @@ async def ends(serve: Serve, answer: Callable[[bytes], Awaitable[bytes]] | None 
         near.close()
         far.close()
         await asyncio.sleep(0)
+
+
+async def no_answer(_: bytes) -> bytes:
+    return b""
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,13 +168,74 @@ def test_the_end_of_the_tunnel_resets_every_connection_at_both_ends() -> None:
             writer.close()
 
         async with ends(serve) as tunnel:
-            reader, _ = await tunnel.connect()
+            reader, writer = await tunnel.connect()
             assert await reader.readline() == b"here\n"
             tunnel.near.close()
             with pytest.raises(ConnectionError):
                 await reader.read()
+            writer.close()
             await until(lambda: found)
             assert found == ["reset"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("by", ["bye", "the process's end"])
+def test_when_its_client_ends_the_connections_end_in_order(by: str) -> None:
+    async def scenario() -> None:
+        found: list[str] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"here\n")
+            try:
+                await reader.read()
+                found.append("in order")
+            except ConnectionError:
+                found.append("reset")
+            writer.close()
+
+        async with ends(serve) as tunnel:
+            reader, writer = await tunnel.connect()
+            assert await reader.readline() == b"here\n"
+            if by == "bye":
+                tunnel.near.close(in_order=True)
+            else:
+                tunnel.far.eof_received()  # ssh passes on that its input has ended, and is still there
+            await until(lambda: found)
+            writer.close()
+            assert found == ["in order"]
+
+    run(scenario)
+
+
+def test_the_far_end_cannot_dial_from_here() -> None:
+    async def scenario() -> None:
+        async with ends(echo) as tunnel:
+            tunnel.far.send(OPEN, 1, f"{tunnel.port} 127.0.0.1".encode())
+            await until(lambda: tunnel.near.is_over)
+            assert tunnel.open == 0
+
+    run(scenario)
+
+
+def test_what_comes_before_there_is_a_tunnel_waits_in_the_connection() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        waiting: list[TunnelConnection] = []
+        listener = await loop.create_server(lambda: TunnelConnection(waiting.append), "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        writer.write(bytes(LARGE))
+        await until(lambda: waiting and waiting[0]._unsent)
+        await asyncio.sleep(0.2)
+        assert len(waiting[0]._unsent) < 1 << 20
+        async with ends(echo) as tunnel:
+            there = await asyncio.start_server(echo, "127.0.0.1", 0)
+            tunnel.near.carry(waiting[0], there.sockets[0].getsockname())
+            writer.write_eof()
+            assert len(await reader.read(-1)) == LARGE
+            writer.close()
+            there.close()
+        listener.close()
 
     run(scenario)
 

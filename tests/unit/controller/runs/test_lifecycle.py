@@ -134,7 +134,7 @@ def test_a_rank_that_lacks_a_module_is_told_by_the_runs_client() -> None:
     d.step(FromAgent(d.agent_of(2).name, request))
     reply = d.agent_of(2).heard[-1]
     assert isinstance(reply, ModuleReply)
-    assert "%dist sync" in reply.text
+    assert "`sync`" in reply.text
 
 
 # ---------------------------------------------------------------- deadlines
