@@ -209,12 +209,14 @@ def change_address(_: There, bed: Bed) -> None:
 @pytest.fixture
 def mended(hosts: Bed, logins: Sshd) -> Iterator[None]:
     """This host has its address again, and keeps the other until no login is left: each hears of its end."""
+    own, other = f"{hosts.head}/24", f"{hosts.head.rpartition('.')[0]}.2/24"
     yield
     with contextlib.suppress(OSError):
-        call("ip", "addr", "add", f"{hosts.head}/24", "dev", hosts.bridge)
+        call("ip", "addr", "add", own, "dev", hosts.bridge)
     assert eventually(lambda: not logins.sessions()), logins.sessions()
     with contextlib.suppress(OSError):
-        call("ip", "addr", "del", f"{hosts.head.rpartition('.')[0]}.2/24", "dev", hosts.bridge)
+        call("ip", "addr", "del", other, "dev", hosts.bridge)  # the first of its network, and with it all others
+        call("ip", "addr", "add", own, "dev", hosts.bridge)
 
 
 @pytest.mark.parametrize("fault", [kill_ssh, kill_serve, cut_cable, change_address], ids=lambda f: f.__name__)
