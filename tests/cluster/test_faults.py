@@ -22,7 +22,7 @@ import pytest
 
 import jdist
 from jdist.client import find
-from jdist.client.lifecycle import lifecycle, start
+from jdist.client.lifecycle import sites, start
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import charter_path, connection_path, write_keys
 from support import anatomy
@@ -426,7 +426,7 @@ def test_a_port_that_another_program_has_taken_for_a_while(
         assert is_taken.wait(60)
         return start.start_controller(*args)
 
-    monkeypatch.setattr(lifecycle, "start_controller", start_controller)
+    monkeypatch.setattr(sites, "start_controller", start_controller)
     own.run("kept = rank")
     old, connection = anatomy.controller(own), own.asynchronous.link.connection
     run_traces.exempt.discard(old)
