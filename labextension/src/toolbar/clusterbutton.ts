@@ -39,6 +39,11 @@ function describe(told: ITold, clusters: IClusters, trans: TranslationBundle): I
       about: trans.__('This notebook does not use a cluster for distributed PyTorch')
     };
   }
+  if (!cluster && name.includes(':')) {
+    // HOST:NAME, which the kernel uses through a login of its own
+    const about = trans.__('This notebook uses cluster %1 on another host, which this server does not follow', name);
+    return { text: name, about };
+  }
   if (!cluster) {
     const about = trans.__('This notebook uses cluster %1, which has ended or is not known to this server', name);
     return { sign: '✕', tone: 'bad', text: joinParts(name, trans.__('not found')), about };
