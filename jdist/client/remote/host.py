@@ -334,6 +334,8 @@ class RemoteHost:
                 await login.begin(self._handle_end, asks=asks)
             if login.tunnel.is_over:
                 raise LaunchError(f"ssh {self.name}: the login ended at once: {login.said}")
+            if not self._users:
+                raise LaunchError(f"ssh {self.name}: the login is not needed any more")
         except TimeoutError:
             login.end()
             raise LaunchError(f"{self.name} does not answer; ssh {self.name} must work") from None
