@@ -23,24 +23,24 @@ _LOOK = 0.2  # Seconds after which a wait on Windows sees a KeyboardInterrupt.
 
 
 class Question:
-    """Something that a blocked thread is to ask its user; made on the loop that awaits ``answered``."""
+    """A prompt that a blocked thread shows to its user. It is made on the loop, which awaits ``answered``."""
 
-    def __init__(self, text: Callable[[], str], loop: asyncio.AbstractEventLoop):
+    def __init__(self, prompt: Callable[[], str], loop: asyncio.AbstractEventLoop):
         self.answered: asyncio.Future[str | None] = loop.create_future()
-        self._text = text
+        self._prompt = prompt
         self._loop = loop
 
     def ask(self) -> None:
-        """Ask it; no answer is one, too."""
+        """Show the prompt, and answer with what the user types; with None if the front end takes no input."""
         answer = None
         try:
-            with contextlib.suppress(Exception):  # the front end takes no input
-                answer = self._text()
+            with contextlib.suppress(Exception):
+                answer = self._prompt()
         finally:
             self.answer(answer)
 
     def answer(self, answer: str | None) -> None:
-        """Give the answer, from any thread."""
+        """Settle the question; may be called from any thread."""
 
         def settle() -> None:
             if not self.answered.done():
@@ -89,12 +89,12 @@ class Bridge:
                 if (question := questions.get()) is not None:
                     question.answer(None)
 
-    async def ask(self, text: Callable[[], str]) -> str | None:
-        """What ``text()`` returns on a thread that waits in ``call``; None if none does, or if it raises.
+    async def ask(self, prompt: Callable[[], str]) -> str | None:
+        """Call ``prompt`` on a thread that waits in ``call``, and return the user's answer.
 
-        Called on the loop. A KeyboardInterrupt ends the call in which it was asked.
+        None if no thread waits, or if ``prompt`` raises. Called on the loop.
         """
-        question = Question(text, self.loop)
+        question = Question(prompt, self.loop)
         with self._lock:
             waiting = [questions for future, questions in self._waiting if not future.done()]
             if not waiting:

@@ -40,7 +40,7 @@ from msgspec.structs import replace
 from jdist.client.remote import askpass
 from jdist.client.remote.requests import Answer, Ping, Request
 from jdist.client.threads import bridge
-from jdist.core.errors import ConnectionLost, JdistError, LaunchError, Remedy
+from jdist.core.errors import ConnectionLost, JdistError, LaunchError, Remedy, UsageError
 from jdist.core.settings import SshBootstrapSpec
 from jdist.launch.launch_program import reap
 from jdist.launch.ssh_command import BootstrapReport, bootstrap_command
@@ -306,12 +306,12 @@ class RemoteHost:
         """
         loop = asyncio.get_running_loop()
         while True:
+            has_changed = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SILENCE):
                     await _network_changes(_WATCH)
-                    await self.probe()
-                    continue
-            if self._login is not None and loop.time() - self._login.tunnel.heard >= _SILENCE:
+                    has_changed = True
+            if has_changed or (self._login is not None and loop.time() - self._login.tunnel.heard >= _SILENCE):
                 await self.probe()
 
     async def probe(self) -> None:
@@ -500,9 +500,16 @@ _hosts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, RemoteHos
 
 
 def remote_host(name: str) -> RemoteHost:
-    """The host of this name; each event loop has one connection to it, which it shares."""
+    """The host of this name; all clients of an event loop share one login to it.
+
+    Raises UsageError for what is no host's name.
+    """
+    if name.count(":") == 1 and "//" not in name:
+        raise UsageError(f"--at {name}: {name} is a cluster's name; --at takes a host: {name.partition(':')[0]}")
     hosts = _hosts.setdefault(asyncio.get_running_loop(), {})
-    return hosts.setdefault(name, RemoteHost(name)) if name not in hosts else hosts[name]
+    if name not in hosts:
+        hosts[name] = RemoteHost(name)
+    return hosts[name]
 
 
 async def open_host(name: str) -> RemoteHost:

@@ -197,7 +197,11 @@ class Carrier:
                 views = iter(buffers)
                 await pulled.decode(rank, [(name, item, list(islice(views, len(item.sizes)))) for name, item in items])
             except (JdistError, OSError) as e:
-                pulled.errors[rank] = str(e).removeprefix(f"rank {rank}: ")
+                host = self._link.host
+                if host is not None and host.is_away:
+                    pulled.errors[rank] = f"the connection to {host.name} broke on the way; pull it again"
+                else:
+                    pulled.errors[rank] = str(e).removeprefix(f"rank {rank}: ")
             pulled.note(rank, _held_size(answer))
 
     async def _map(self, rank: int, handle: str, sizes: list[int], progress: OnMoved) -> list[memoryview]:

@@ -1,13 +1,14 @@
 """Tunnel: several TCP connections and requests over one stream of bytes, such as a login's standard input and output.
 
-Each frame has a header with its kind, the number of its channel and its length. One end accepts connections and opens
-a channel for each with OPEN; the other end dials the address that OPEN names. What arrives at one end leaves at the
+Each frame has a header with its kind, the number of its connection and its length. One end accepts a connection and
+announces it with OPEN, and the other end dials the address that OPEN names. What arrives at one end leaves at the
 other, and so do the two ways in which a connection ends: END after the last byte in one direction, RESET when it broke.
-When the tunnel itself breaks, every connection in it is reset at both ends, so that a broken network is not taken for a
-peer that has ended (see wire/transport/sockets, liveness connections). When its client ends, with BYE or by closing its
-side of the stream alone, as the end of a process does, they end in order.
 
-The receiver of a channel's bytes grants credit for more of them as its own peer takes them, so that a slow connection
+When the tunnel itself breaks, every connection in it is reset at both ends, so that a broken network is not taken for a
+peer that has ended (see wire/transport/sockets, liveness connections). When the process of the client ends, they end in
+order: it sends BYE, or only its side of the stream is closed.
+
+The receiver of a connection's bytes grants credit for more of them as its own peer takes them, so that a slow one
 delays no other. A request (ASK) gets one answer (ANSWER) under its number.
 """
 
@@ -26,7 +27,7 @@ Address = tuple[str, int]
 OPEN, DATA, CREDIT, END, RESET, ASK, ANSWER, BYE = range(8)
 _layout = struct.Struct(">BIQ")
 _credit = struct.Struct(">I")
-_WINDOW = 4 << 20  # Bytes of a channel that may be under way.
+_WINDOW = 4 << 20  # Bytes of a connection that may be under way.
 _GRANT = _WINDOW // 4  # Bytes that are taken before credit for them is sent.
 _BREAKS = 1.0  # Seconds after the end of a stream's input for its output to break, if the network has.
 _LONGEST = 16 << 20  # Bytes of any frame but DATA, which is passed on in pieces.
@@ -207,12 +208,12 @@ class Tunnel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._writer: asyncio.WriteTransport | None = None
         self._transports: list[asyncio.BaseTransport] = []
-        self._channels: dict[int, TunnelConnection] = {}
+        self._connections: dict[int, TunnelConnection] = {}
         self._questions: dict[int, asyncio.Future[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._last = 0  # The number that was given last.
         self._head = bytearray()
-        self._frame = (0, 0)  # Kind and channel of the frame that is arriving.
+        self._frame = (0, 0)  # Kind and connection of the frame that is arriving.
         self._left = 0  # Bytes of it that are still to come.
         self._body = bytearray()
         self.is_over = False
@@ -239,8 +240,8 @@ class Tunnel(asyncio.Protocol):
         self._pace()
 
     def _pace(self) -> None:
-        for channel in list(self._channels.values()):
-            channel.pace()
+        for connection in list(self._connections.values()):
+            connection.pace()
 
     def eof_received(self) -> None:
         if self._answer is None:
@@ -259,12 +260,12 @@ class Tunnel(asyncio.Protocol):
         if in_order:
             self.send(BYE, 0)
         self.is_over = True
-        for channel in self._channels.values():
+        for connection in self._connections.values():
             if in_order:
-                channel.end_in_order()
+                connection.end_in_order()
             else:
-                channel.reset()
-        self._channels.clear()
+                connection.reset()
+        self._connections.clear()
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(ConnectionLost("the connection broke"))
@@ -274,10 +275,10 @@ class Tunnel(asyncio.Protocol):
             transport.close()
         self._on_end()
 
-    def send(self, kind: int, channel: int, payload: bytes = b"") -> None:
+    def send(self, kind: int, connection: int, payload: bytes = b"") -> None:
         """Send a frame."""
         if self._writer is not None and not self.is_over:
-            self._writer.write(_layout.pack(kind, channel, len(payload)) + payload)
+            self._writer.write(_layout.pack(kind, connection, len(payload)) + payload)
 
     def data_received(self, data: bytes) -> None:
         self.heard = self._loop.time()
@@ -289,9 +290,9 @@ class Tunnel(asyncio.Protocol):
                 view = view[need:]
                 if len(self._head) < _layout.size:
                     return
-                kind, channel, self._left = _layout.unpack(self._head)
+                kind, connection, self._left = _layout.unpack(self._head)
                 self._head.clear()
-                self._frame = (kind, channel)
+                self._frame = (kind, connection)
                 is_for_client = kind not in (OPEN, ASK)
                 if (
                     kind > BYE
@@ -309,17 +310,17 @@ class Tunnel(asyncio.Protocol):
     def _take(self, kind: int, number: int, piece: memoryview) -> None:
         """Handle a piece of a frame."""
         if kind == DATA:
-            if (channel := self._channels.get(number)) is not None:
-                channel.take(bytes(piece))
+            if (connection := self._connections.get(number)) is not None:
+                connection.take(bytes(piece))
             return
         self._body += piece
         if self._left:
             return
         body, self._body = bytes(self._body), bytearray()
         if kind == OPEN:
-            channel = self._channels[number] = TunnelConnection()
-            channel.join(self, number)  # now: its first bytes may be here already
-            self._begin(self._dial(channel, body))
+            connection = self._connections[number] = TunnelConnection()
+            connection.join(self, number)  # now: its first bytes may be here already
+            self._begin(self._dial(connection, body))
         elif kind == BYE:
             self.close(in_order=True)
         elif kind == ASK:
@@ -328,13 +329,13 @@ class Tunnel(asyncio.Protocol):
             question = self._questions.get(number)
             if question is not None and not question.done():
                 question.set_result(body)
-        elif (known := self._channels.get(number)) is not None:
+        elif (known := self._connections.get(number)) is not None:
             if kind == CREDIT:
                 known.add_credit(*_credit.unpack(body))
             elif kind == END:
                 known.finish()
             else:
-                del self._channels[number]
+                del self._connections[number]
                 known.reset()
 
     def _begin(self, work: "Awaitable[None]") -> None:
@@ -342,26 +343,26 @@ class Tunnel(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # ------------------------------------------------------------ channels
+    # ------------------------------------------------------------ connections
 
-    def carry(self, channel: TunnelConnection, address: Address) -> None:
+    def carry(self, connection: TunnelConnection, address: Address) -> None:
         """Carry a connection of this end to an address that the other end dials."""
         self._last += 1
-        self._channels[self._last] = channel
+        self._connections[self._last] = connection
         self.send(OPEN, self._last, f"{address[1]} {address[0]}".encode())
-        channel.join(self, self._last)
+        connection.join(self, self._last)
 
-    def drop(self, channel: TunnelConnection, kind: int | None = None) -> None:
-        """Forget a channel whose connection is over; ``kind``: what the other end is sent."""
-        if self._channels.pop(channel.number, None) is not None and kind is not None:
-            self.send(kind, channel.number)
+    def drop(self, connection: TunnelConnection, kind: int | None = None) -> None:
+        """Forget a connection whose connection is over; ``kind``: what the other end is sent."""
+        if self._connections.pop(connection.number, None) is not None and kind is not None:
+            self.send(kind, connection.number)
 
-    async def _dial(self, channel: TunnelConnection, body: bytes) -> None:
+    async def _dial(self, connection: TunnelConnection, body: bytes) -> None:
         port, _, host = body.decode().partition(" ")
         try:
-            await self._loop.create_connection(lambda: channel, host, int(port))
+            await self._loop.create_connection(lambda: connection, host, int(port))
         except (OSError, ValueError):
-            self.drop(channel, RESET)
+            self.drop(connection, RESET)
 
     # ------------------------------------------------------------ requests
 

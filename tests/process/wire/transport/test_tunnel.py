@@ -31,7 +31,7 @@ class Ends:
 
     @property
     def open(self) -> int:
-        return len(self.near._channels) + len(self.far._channels)
+        return len(self.near._connections) + len(self.far._connections)
 
 
 @contextlib.asynccontextmanager
@@ -154,7 +154,8 @@ def test_the_way_in_which_a_connection_ends_there_is_the_way_in_which_it_ends_he
     run(scenario)
 
 
-def test_the_end_of_the_tunnel_resets_every_connection_at_both_ends() -> None:
+@pytest.mark.parametrize("by", ["a break", "bye", "the process's end"])
+def test_connections_end_as_the_tunnel_does(by: str) -> None:
     async def scenario() -> None:
         found: list[str] = []
 
@@ -170,40 +171,17 @@ def test_the_end_of_the_tunnel_resets_every_connection_at_both_ends() -> None:
         async with ends(serve) as tunnel:
             reader, writer = await tunnel.connect()
             assert await reader.readline() == b"here\n"
-            tunnel.near.close()
-            with pytest.raises(ConnectionError):
-                await reader.read()
-            writer.close()
-            await until(lambda: found)
-            assert found == ["reset"]
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("by", ["bye", "the process's end"])
-def test_when_its_client_ends_the_connections_end_in_order(by: str) -> None:
-    async def scenario() -> None:
-        found: list[str] = []
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"here\n")
-            try:
-                await reader.read()
-                found.append("in order")
-            except ConnectionError:
-                found.append("reset")
-            writer.close()
-
-        async with ends(serve) as tunnel:
-            reader, writer = await tunnel.connect()
-            assert await reader.readline() == b"here\n"
-            if by == "bye":
+            if by == "a break":
+                tunnel.near.close()
+                with pytest.raises(ConnectionError):
+                    await reader.read()
+            elif by == "bye":
                 tunnel.near.close(in_order=True)
             else:
                 tunnel.far.eof_received()  # ssh passes on that its input has ended, and is still there
             await until(lambda: found)
             writer.close()
-            assert found == ["in order"]
+            assert found == ["reset" if by == "a break" else "in order"]
 
     run(scenario)
 

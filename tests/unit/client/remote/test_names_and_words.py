@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from jdist.client.lifecycle.lifecycle import is_same_start
 from jdist.client.lifecycle.sites import split_name
 from jdist.client.lifecycle.start import make_settings, start_words
+from jdist.client.remote.host import remote_host
 from jdist.client.remote.requests import Answer, encode_answer, refusal
 from jdist.core.errors import LaunchError, Remedy, UsageError
 from jdist.core.settings import Host
@@ -62,6 +64,18 @@ def test_an_option_that_there_is_not_is_refused() -> None:
 )
 def test_a_cluster_of_another_host_is_called_by_both_names(name: str | None, at: str, found: tuple[str, Any]) -> None:
     assert split_name(name, at) == found
+
+
+@pytest.mark.parametrize(("name", "is_host"), [("a:c1", False), ("a", True), ("::1", True), ("ssh://a:22", True)])
+def test_a_clusters_name_is_no_host(name: str, is_host: bool) -> None:
+    async def scenario() -> None:
+        assert remote_host(name) is remote_host(name)
+
+    if is_host:
+        asyncio.run(scenario())
+    else:
+        with pytest.raises(UsageError, match="a:c1 is a cluster's name; --at takes a host: a"):
+            asyncio.run(scenario())
 
 
 def test_an_error_there_is_the_same_error_here() -> None:
