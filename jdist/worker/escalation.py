@@ -117,6 +117,7 @@ def _end_connections(listeners: Collection[Endpoint], groups: GroupRegistry, *, 
     end_reading(every)
     if is_hard:
         shut_down(every)
+        groups.abort_nccl_creation()
     abort_receives()
     groups.end_others()
     if waiting is not None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import jdist
+from support.gpus.shared import nccl_options
 from support.leaks import Traces
 from support.waits import eventually
 
 IS_REHEARSAL = os.environ.get("JDIST_GPU_TESTS") == "cpu"
-GPUS = 2 if IS_REHEARSAL else torch.cuda.device_count()
 WORKS = "_on = torch.full((8,), rank + 1.0, device=gpu); dist.all_reduce(_on); _on.unique().tolist()"
 """What all ranks give: the sum of 1 to the world's size."""
 
@@ -26,7 +27,6 @@ WORKS = "_on = torch.full((8,), rank + 1.0, device=gpu); dist.all_reduce(_on); _
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = str(Path(__file__).parent)
     absent = pytest.mark.skip(reason="needs a GPU, and a torch that can use it: make test-gpu")
-    alone = pytest.mark.skip(reason="needs two GPUs")
     real = pytest.mark.skip(reason="has no counterpart on CPUs")
     for item in items:
         if not str(item.path).startswith(here):
@@ -37,8 +37,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(real)
         elif not torch.cuda.is_available():
             item.add_marker(absent)
-        elif item.get_closest_marker("two_gpus") and GPUS < 2:
-            item.add_marker(alone)
 
 
 class Worlds:
@@ -49,13 +47,17 @@ class Worlds:
 
     def get(self, kind: str) -> jdist.Cluster:
         if kind not in self._clusters:
-            count, backend = (GPUS, "cpu:gloo,cuda:nccl") if kind == "nccl" else (2, "gloo")
-            backend = "gloo" if IS_REHEARSAL else backend
-            made = jdist.start(count, backend=backend, timeout=180, idle_timeout=600, warm=False)
-            self._clusters[kind] = made
+            made = self._clusters[kind] = self._start(is_gloo=kind == "gloo" or IS_REHEARSAL)
             where = "device" if kind == "nccl" or IS_REHEARSAL else "torch.device('cuda', 0)"
             made.run(f"gpu = {where}", setup=True)
         return self._clusters[kind]
+
+    def _start(self, *, is_gloo: bool) -> jdist.Cluster:
+        options: dict[str, Any] = {"timeout": 180, "idle_timeout": 600, "warm": False}
+        if is_gloo:
+            return jdist.start(2, backend="gloo", **options)
+        with nccl_options() as nccl:
+            return jdist.start(**nccl, **options)
 
     def check(self, kind: str) -> None:
         cluster = self._clusters[kind]
@@ -80,7 +82,10 @@ def worlds(run_traces: Traces) -> Iterator[Worlds]:
 
 @pytest.fixture
 def world(worlds: Worlds) -> Iterator[jdist.Cluster]:
-    """A rank on each GPU, with NCCL. On every rank ``gpu`` is its device. It is checked to work after the test."""
+    """A rank on each GPU, or two on the only one, with NCCL. On every rank ``gpu`` is its device.
+
+    It is checked to work after the test.
+    """
     yield worlds.get("nccl")
     worlds.check("nccl")
 

@@ -29,7 +29,7 @@ def step():
 
 def test_collectives_of_tensors_on_each_rank_s_own_gpu(world: jdist.Cluster) -> None:
     size = len(world.run("rank").values)
-    assert set(world.run("str(gpu)").values.values()) in ({f"cuda:{r}" for r in range(size)}, {"cpu"})
+    assert set(world.run("str(gpu) in (f'cuda:{local_rank}', 'cpu')").values.values()) == {True}
     gathered = world.run(
         "parts = [torch.empty(2, device=gpu) for _ in range(world_size)]\n"
         "dist.all_gather(parts, torch.full((2,), float(rank), device=gpu))\n[p[0].item() for p in parts]"
@@ -62,7 +62,6 @@ def test_ddp_goes_on_after_an_interrupt(world: jdist.Cluster, begun: Callable[[j
     assert len({round(v, 6) for v in world.run("step()").values.values()}) == 1
 
 
-@pytest.mark.two_gpus
 @pytest.mark.parametrize(
     "wait", ["t.sum().item()", "torch.cuda.synchronize() if gpu.type == 'cuda' else t.item()", "t.cpu()"]
 )
@@ -80,7 +79,60 @@ def test_a_rank_that_never_comes_is_named_and_the_others_are_freed(world: jdist.
     assert set(world.run(KEPT).values.values()) == {15.0}
 
 
-@pytest.mark.two_gpus
+MADE_LATE = {
+    "the first collective of a group, whose first member waits": "if rank == 0: dist.all_reduce(t, group=pair)",
+    "the first collective of a group, whose first member is missing": "if rank == 1: dist.all_reduce(t, group=pair)",
+    "the first receive of a pair": "if rank == 0: dist.recv(t, src=1); t.item()",
+    "the first send of a pair": "if rank == 1: dist.send(t, 0); torch.cuda.synchronize() if gpu.type == 'cuda' else 0",
+}
+
+
+@pytest.mark.parametrize("call", MADE_LATE)
+def test_ranks_that_wait_for_a_communicator_are_freed(world: jdist.Cluster, call: str) -> None:
+    """Until all its members have come, NCCL has nothing that could be aborted."""
+    world.run(KEEP)
+    run = world.run(f"pair = dist.new_group([0, 1])\nt = torch.ones(1, device=gpu)\n{MADE_LATE[call]}", background=True)
+    found = eventually(lambda: (v := run.verdict) is not None and v.is_certain and v, JUDGED)
+    assert found, f"no verdict: {run}, {run.verdict}"
+    assert len(found.responsible) == 1
+    world.interrupt()
+    assert run.wait(60)
+    assert sorted(o.kind for r, o in run.outcomes.items() if r < 2) == ["interrupted", "value"]
+    assert set(world.run(KEPT).values.values()) == {15.0}
+
+
+GRAPH = """
+t = torch.ones(8, device=gpu)
+side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    dist.all_reduce(t)
+torch.cuda.current_stream().wait_stream(side)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    dist.all_reduce(t)
+t.fill_(1.0)
+graph.replay()
+t[0].item()
+"""
+
+
+@pytest.mark.only_gpu
+def test_a_cuda_graph_that_waits_for_another_rank(world: jdist.Cluster, begun: Callable[[jdist.CellRun], None]) -> None:
+    world.run(KEEP)
+    size = len(world.run("rank").values)
+    assert set(world.run(GRAPH, timeout=60).values.values()) == {float(size)}
+    run = world.run(
+        "if rank == 0: graph.replay(); torch.cuda.synchronize()\nelse: __import__('time').sleep(100)", background=True
+    )
+    begun(run)
+    world.interrupt()
+    assert run.wait(60)
+    assert run.outcomes[0].kind == "interrupted"
+    assert set(world.run(KEPT, timeout=60).values.values()) == {15.0}, "also where the graph held a communicator"
+    assert set(world.run(GRAPH, timeout=60).values.values()) == {float(size)}
+
+
 def test_a_rank_that_is_killed_while_the_others_wait_for_it(world: jdist.Cluster) -> None:
     world.run(KEEP)
     pids = world.run("import os; os.getpid()").values

@@ -11,6 +11,10 @@ import pytest
 import torch
 
 import jdist
+from jdist.client.drill import run_drills
+from jdist.client.threads import bridge
+from jdist.notebook.text.diagnosis_text import drill_bundle
+from support.gpus.shared import nccl_options
 from support.leaks import Traces
 from support.waits import eventually
 
@@ -57,13 +61,18 @@ def test_two_ranks_on_one_gpu_use_their_own_memory(pair: jdist.Cluster) -> None:
 
 
 def test_the_drill(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "jdist", "doctor"]
-    help_text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False, timeout=60).stdout
-    if "--drill" not in help_text:
-        pytest.skip("this jdist has no doctor --drill")
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
     report = tmp_path / "drill.json"
-    drill = [*command, "--drill", "--backend", backend, "--json", str(report)]
+    drill = [sys.executable, "-m", "jdist", "doctor", "--drill", "--backend", "gloo", "--json", str(report)]
     done = subprocess.run(drill, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(report.read_text())
+
+
+@pytest.mark.only_gpu
+def test_the_drill_with_nccl(run_traces: Traces, capsys: pytest.CaptureFixture[str]) -> None:
+    with nccl_options() as options:
+        backend = options.pop("backend")
+        (drill,) = bridge().call(run_drills([backend], lambda _: None, **options))
+    with capsys.disabled():
+        print("\n" + drill_bundle((drill,))["text/plain"])
+    assert drill.held

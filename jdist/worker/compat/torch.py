@@ -207,6 +207,17 @@ def abort_nccl() -> None:
         c10d._abort_process_group()
 
 
+def reset_cuda_graphs() -> int:
+    """Reset the CUDA graphs of this process; returns how many there were.
+
+    NCCL does not end a communicator before the graphs are gone that have captured its collectives.
+    """
+    graphs = [found for found in gc.get_objects() if issubclass(type(found), torch.cuda.CUDAGraph)]
+    for graph in graphs:
+        graph.reset()
+    return len(graphs)
+
+
 _RECV_ABORT = "_ZN4c10d16ProcessGroupGloo8RecvWork5abortEv"
 _RECV_VTABLE = "_ZTVN4c10d16ProcessGroupGloo8RecvWorkE"
 _HEADER = object.__basicsize__

@@ -93,6 +93,14 @@ def shut_down(
     return count
 
 
+def stop_listening(listeners: Collection[Endpoint]) -> None:
+    """Shut down this process's listening sockets that are in ``listeners``: a wait for a connection there fails."""
+    for sock in _inet_sockets(listening=True):
+        if endpoint(sock.getsockname()) in listeners:
+            with contextlib.suppress(OSError):  # already shut down
+                sock.shutdown(socket.SHUT_RDWR)
+
+
 def end_reading(listeners: Collection[Endpoint]) -> int:
     """End the reading side of the connections that have an end in ``listeners``, and hold them open; returns how many.
 

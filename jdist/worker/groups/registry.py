@@ -24,7 +24,7 @@ from jdist.worker.compat import torch as torch_compat
 from jdist.worker.groups import on_reform
 from jdist.worker.groups.environment import RankEnvironment
 from jdist.worker.groups.formation import Facts, RankFormation
-from jdist.worker.groups.gloo import Endpoint, ListenerWaker, end_reading, own_listeners, release, waits
+from jdist.worker.groups.gloo import Endpoint, ListenerWaker, end_reading, own_listeners, release, stop_listening, waits
 from jdist.worker.groups.rebind import AGAIN, rebind, renew_reducers
 from jdist.worker.groups.rpc import RpcAgent
 from jdist.worker.groups.store import StoreClient, sweep
@@ -33,6 +33,8 @@ from jdist.worker.observe.call_log import CallLog
 _log = logging.getLogger("jdist.worker")
 
 _ABANDONED = 5.0  # Seconds for a formation that was given up to end.
+_ABORTED = 1.0  # Seconds for NCCL to end its communicators, unless CUDA graphs hold them.
+_HELD = "since NCCL waits for those that hold collectives of the world that was left"
 _LAUNCHERS = ("torch.distributed.elastic.", "accelerate.launchers")  # Modules that give ranks to what they fork.
 
 
@@ -70,8 +72,10 @@ class GroupRegistry:
         self._new_listeners: Callable[[], set[Endpoint]] = set
         self._waker = ListenerWaker()
         self._nccl_abort: threading.Thread | None = None  # The last one that was begun.
+        self._graphs_reset = 0  # CUDA graphs, since the last generation was adopted.
         self.log = CallLog()  # This process's calls of torch.distributed.
         self.listeners: set[Endpoint] = set()  # Every rank's listeners of this generation, as far as known.
+        self._listeners_before: set[Endpoint] = set()  # This process's when it was formed.
 
     # ------------------------------------------------------------ what is held
 
@@ -116,6 +120,17 @@ class GroupRegistry:
         self.store_client.disconnect()
         if self._formation is not None:
             self._waker.wake(self._new_listeners(), self._formation.form.world_size)
+
+    def abort_nccl_creation(self) -> None:
+        """End a wait in the making of an NCCL communicator, at a group's first collective or a pair's first transfer.
+
+        The first member waits for the others at sockets of its own, the others for its address at the store, and NCCL
+        has nothing to abort yet. Which sockets are NCCL's is not known: all that were opened since the world was formed
+        are taken, but not gloo's, since it would end the process.
+        """
+        if self._nccl_abort is not None:
+            self.store_client.disconnect()
+            stop_listening(own_listeners() - self._listeners_before - self.listeners - self._new_listeners())
 
     def is_own_name(self, name: str) -> bool:
         """Whether every rank has this name from jdist, and the user has given it no other meaning."""
@@ -230,6 +245,7 @@ class GroupRegistry:
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__
                 raise LaunchError(f"rank {rank} could not join the world of {form.world_size}: {reason}") from e
             self.listeners = {endpoint for of in facts.values() for endpoint in of.listeners}
+            self._listeners_before = own_listeners()
             notices = self._adopt(formation, groups)
             notices += self.rpc.agree({r: of.rpc for r, of in facts.items()}, rank, form.generation)
             release()
@@ -245,7 +261,10 @@ class GroupRegistry:
         self.abort_nccl()
         is_aborted = self._nccl_abort is not None
         if self._nccl_abort is not None:  # it empties torch's registries, which must not be the next generation's
-            self._nccl_abort.join(timeout)
+            self._nccl_abort.join(min(_ABORTED, timeout))
+            if self._nccl_abort.is_alive():
+                self._graphs_reset += torch_compat.reset_cuda_graphs()
+                self._nccl_abort.join(timeout)
             if self._nccl_abort.is_alive():
                 raise LaunchError(f"NCCL has not ended its communicators within {timeout:g} s; restart this rank")
             self._nccl_abort = None
@@ -273,6 +292,9 @@ class GroupRegistry:
         if form.is_after_abort:
             torch_compat.end_steps()
         notices += [f"the group of ranks {r}, made by its members alone, is gone; {AGAIN}" for r in self._local]
+        if self._graphs_reset:
+            notices.append(f"{self._graphs_reset} CUDA graphs were reset, {_HELD}; capture them again")
+            self._graphs_reset = 0
         notices += self._misfit_meshes(form.world_size)
         self._previous.clear()
         self._local.clear()

@@ -144,8 +144,9 @@ class MainThread:
         if now.place is None or before is None:
             return now.location
         has_waited = now.cpu - before.cpu <= _BUSY * (now.at - before.at) + _ONCE
-        if now.maybe is None:
-            return structs.replace(now.location, is_still=has_waited and now.stayed_since(before))
+        if now.maybe is None:  # while a communicator is made, NCCL polls for the other ranks
+            is_still = now.stayed_since(before) and (has_waited or _computes(self._ident))
+            return structs.replace(now.location, is_still=is_still)
         if now.maybe.is_on_gpu:
             waits = (has_waited and _waits_for_a_thread(self._native_id)) or _computes(self._ident)
             self._gpu_wait = self._gpu_wait.again(now, waits=waits)

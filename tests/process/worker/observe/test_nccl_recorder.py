@@ -54,6 +54,16 @@ def test_a_rank_that_goes_on_meanwhile_does_not_wait(world: Ranks, code: str) ->
     assert world.look(0).doing.kind == "python", first
 
 
+def test_a_rank_that_waits_for_a_communicator_is_in_the_call_that_makes_it(world: Ranks) -> None:
+    """NCCL makes it at a group's first collective, polls for the other members, and has no entry before."""
+    world.run("dist.barrier()\ndist.ProcessGroup.allreduce = lambda *_: __import__('hashlib').pbkdf2_hmac(*slow)")
+    world.ask(0, "run", "slow = 'sha256', b'a', b'b', 10**9\ndist.all_reduce(torch.ones(4))")
+    look = world.comes_to(0, lambda at: at.doing.kind == "collective" and bool(at.doing.calls[0].number))
+    (call,) = look.doing.calls
+    assert (call.op, call.number, call.line) == ("all_reduce", counts(look)["world"][1] + 1, 2)
+    assert counts(look)["world"][0] == call.number, "it has come, as the others see it"
+
+
 def test_a_rank_whose_collectives_have_finished_does_not_wait(world: Ranks) -> None:
     world.ask(0, "run", f"nccl.queue()\nnccl.finish()\n{WAITS['in a library']}")
     look = world.comes_to(0, lambda at: at.doing.line == 3 and at.doing.seconds > 1.0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from jdist.core.errors import LaunchError
 from jdist.worker.compat import torch as compat
+from jdist.worker.groups.gloo import own_listeners
 from jdist.worker.groups.registry import GroupRegistry
 
 
@@ -57,6 +60,41 @@ def test_a_generation_is_left_once_its_abort_has_ended(nccl: Nccl) -> None:
     assert (nccl.begun, nccl.destroyed) == (1, 0)
     registry._leave((), 30.0)
     assert (nccl.begun, nccl.destroyed) == (1, 1), "a generation without NCCL is destroyed"
+
+
+def test_cuda_graphs_are_reset_when_the_abort_waits_for_them(nccl: Nccl, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Graph:
+        def reset(self) -> None:
+            nccl.may_end.set()
+
+    held = Graph()
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    registry = GroupRegistry({})
+    registry._leave((), 30.0)
+    assert (nccl.begun, registry._graphs_reset) == (1, 1), held
+
+
+def test_an_end_of_listening_wakes_who_waits_there(nccl: Nccl) -> None:
+    """As NCCL waits for the other members of a communicator, in C++ code and at sockets of its own."""
+    registry = GroupRegistry({})
+    with socket.create_server(("127.0.0.1", 0)) as others:
+        registry._listeners_before = own_listeners()
+        with socket.create_server(("127.0.0.1", 0)) as gloos, socket.create_server(("127.0.0.1", 0)) as nccls:
+            registry.listeners = {gloos.getsockname()}
+            registry.abort_nccl_creation()
+            assert is_listening(nccls), "there is no NCCL"
+            registry.abort_nccl()
+            registry.abort_nccl_creation()
+            with pytest.raises(OSError, match="Invalid argument"):
+                nccls.accept()
+            assert is_listening(gloos)
+        assert is_listening(others)
+
+
+def is_listening(sock: socket.socket) -> bool:
+    with socket.create_connection(sock.getsockname(), 10):
+        sock.accept()[0].close()
+    return True
 
 
 @pytest.mark.parametrize("fails", [False, True])
