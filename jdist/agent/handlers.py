@@ -191,7 +191,9 @@ class ControllerHandlers:
         held = (
             None
             if welcome is None
-            else parts.ledger.describe(parts.workers.kernels, parts.store.address, parts.workers.awaited)
+            else parts.ledger.describe(
+                parts.workers.kernels, parts.store.address, parts.workers.awaited, parts.link.ends
+            )
         )
         return membership.AgentHello(PROTOCOL, __version__, self._node.facts, options.nproc, place, held, options.task)
 

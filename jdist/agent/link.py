@@ -33,6 +33,7 @@ from jdist.core import __version__
 from jdist.core.errors import LaunchError, ProtocolError
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.membership import Enrol, Heartbeat, LivenessLost, Rejected, ToUnauthenticated
+from jdist.core.messages.runs import RankDone
 from jdist.core.settings import BEAT
 from jdist.wire.transport.dialing import dial_data, ping
 from jdist.wire.transport.invitations import REFUSED, Endpoint, JoinLine
@@ -165,6 +166,7 @@ class ControllerLink:
     def __init__(self, context: Any, endpoint: Endpoint, on_lost: Callable[[str], None]):
         self.grace = _JOIN_GRACE
         self.is_leaving = False  # The agent is ending, and does not join again.
+        self.ends: dict[int, RankDone] = {}  # The last one of each worker, if it may not have been delivered.
         self._endpoint = endpoint
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -186,15 +188,22 @@ class ControllerLink:
         self._begin_stream()
 
     def _begin_stream(self) -> None:
-        """At first, and when the controller does not know this agent any more: what was not delivered is void."""
+        """At first, and when the controller does not know this agent any more.
+
+        What was not delivered is void, except for the ends of cells, without which another controller would lose them.
+        """
         self._outbox.clear()
         self._stream = Stream(self._stream.session + 1)
         _log.info("begin session %d with the controller", self._stream.session)
         self.send(self._hello())
+        for done in self.ends.values():
+            self.send(done)
         self._outbox.flush()
 
     def send(self, message: Message) -> None:
         """Send, with what else is sent in this turn; if the connection is broken, once more when it is back."""
+        if isinstance(message, RankDone):
+            self.ends[message.rank] = message
         if data := pack_report(message):
             self._outbox.add(data)
 
@@ -216,6 +225,8 @@ class ControllerLink:
         payload, answers = self._stream.receive(head, frames[1])
         for answer in answers:
             self._port.send(answer)
+        if not self._stream.kept and self._outbox.is_empty:
+            self.ends.clear()
         for data in split(payload) if payload else ():
             self._on_message(data)
 

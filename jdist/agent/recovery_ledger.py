@@ -105,13 +105,21 @@ class RecoveryLedger:
         self._workers |= {w: replace(self._workers[w], **changes) for w in workers if w in self._workers}
 
     def describe(
-        self, kernels: Mapping[int, Kernel], store: tuple[str, int] | None, awaited: Iterable[int] = ()
+        self,
+        kernels: Mapping[int, Kernel],
+        store: tuple[str, int] | None,
+        awaited: Iterable[int] = (),
+        ends: Mapping[int, RankDone] | None = None,
     ) -> HeldGeneration:
         """The present state, with the address of the rendezvous store.
 
-        ``awaited``: workers whose processes start by themselves once those before them have ended.
+        ``awaited``: workers whose processes start by themselves once those before them have ended. ``ends``: by worker,
+        the end of its last cell where the controller has still to be told of it.
         """
         workers = dict(sorted(self._workers.items()))
+        for worker, done in (ends or {}).items():
+            if worker in workers and not workers[worker].run:
+                workers[worker] = replace(workers[worker], run=done.run)
         workers |= {w: replace(workers[w], is_awaited=True) for w in awaited if w in workers}
         for worker in kernels.keys() & workers.keys():
             kernel, held = kernels[worker], workers[worker]

@@ -1,15 +1,18 @@
 """Active runs: the part of a cluster that runs cells, and feeds each with the controller's messages about it."""
 
 import asyncio
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from jdist.client.attachment import Attachment, Ranks
-from jdist.client.link import new_request
+from jdist.client.link import Link, new_request
 from jdist.client.run import CellRun
-from jdist.core.errors import UsageError
+from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import FollowRun, RunFollowed
 from jdist.core.messages.runs import (
@@ -21,6 +24,7 @@ from jdist.core.messages.runs import (
     RunAccepted,
     RunCell,
     RunRecord,
+    RunStarted,
 )
 from jdist.core.messages.status import Notice, Stopped
 from jdist.core.rank_code import run_script
@@ -38,6 +42,9 @@ class ActiveRuns:
         self._submitted: dict[str, tuple[int, ...]] = {}  # Ranks of cells that wait to be accepted, by request.
         self._accepted: dict[str, CellRun] = {}  # Their runs, until the submitters take them; some end before that.
         self._to_follow: set[str] = set()  # Requests to follow a run.
+        self._to_resume: set[str] = set()  # Requests for what was recorded of a run since its controller died.
+        self._to_interrupt: set[int] = set()  # Runs that the user has interrupted meanwhile.
+        self._resuming: asyncio.Task[None] | None = None
 
     async def run(  # noqa: PLR0913 — the options of a cell, by name
         self,
@@ -187,6 +194,8 @@ class ActiveRuns:
     def interrupt_now(self, run: int) -> None:
         """Send an interrupt without waiting for the answer. Does nothing once the cluster is lost."""
         link = self._attachment.link
+        if self._resuming is not None and not self._resuming.done():
+            self._to_interrupt.add(run)
         if not link.lost:
             link.send(Interrupt("", (), run))
             if link.host is not None and link.host.is_away:
@@ -206,11 +215,46 @@ class ActiveRuns:
                     self._accepted[request] = self._runs[message.run]
             case RunAccepted():  # its submitter has stopped waiting
                 self.interrupt_now(message.run)
+            case RunRecord(request) if request in self._to_resume:
+                known = Notice | RunStarted if self._runs[message.run].state != "queued" else Notice
+                for each in message.messages:
+                    if not isinstance(each, known):
+                        self._feed(message.run, each)
+            case RunRecord():
+                pass
+            case Stopped() if self._runs and self._attachment.link.may_be_replaced:
+                self._resuming = asyncio.ensure_future(self._resume(self._attachment.link, message))
             case Stopped():
-                for number in list(self._runs):
-                    self._feed(number, message)
+                self._end(message)
             case _:
                 self._feed(getattr(message, "run", 0), message)
+
+    async def _resume(self, lost: Link, stopped: Stopped) -> None:
+        """Go on with the runs once the controller has been started again; those that it does not know end."""
+        began = time.monotonic()
+        try:
+            await lost.current()
+        except ConnectionLost:
+            self._end(msgspec.structs.replace(stopped, reason=lost.lost))
+            return
+        text = f"the controller was gone for {time.monotonic() - began:.1f} s; what ranks wrote meanwhile is missing"
+        for number in list(self._runs):
+            request = new_request()
+            self._to_resume.add(request)
+            self._feed(number, Notice(text, number))
+            try:
+                await self._attachment.link.request(ReadRun(request, number, follows=True), RunRecord)
+            except (UsageError, ConnectionLost):  # it ended just then, or had not begun
+                self._feed(number, stopped)
+            finally:
+                self._to_resume.discard(request)
+            if number in self._to_interrupt:
+                self.interrupt_now(number)
+        self._to_interrupt.clear()
+
+    def _end(self, stopped: Stopped) -> None:
+        for number in list(self._runs):
+            self._feed(number, stopped)
 
     def _interrupter(self) -> Callable[[int], object]:
         call_soon = asyncio.get_running_loop().call_soon_threadsafe

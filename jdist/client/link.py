@@ -31,7 +31,7 @@ from jdist.core.messages.protocol import (
     RankReplyBody,
     ToClient,
 )
-from jdist.core.messages.runs import RunAccepted
+from jdist.core.messages.runs import RunAccepted, RunRecord
 from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, StatusReport, Stopped
 from jdist.core.settings import BEAT
 from jdist.wire import log
@@ -152,12 +152,18 @@ class Link:
         if not self.lost and (self._is_ending or self._has_process_ended()):
             with contextlib.suppress(TimeoutError):
                 await self.wait_lost(_END_SEEN)
-        if self.is_orphaned and self.successor is not None:
+        if self.may_be_replaced:
+            assert self.successor is not None
             return await self.successor()
         self._check()
         if self.host is not None:
             await self.host.wait_open()
         return self
+
+    @property
+    def may_be_replaced(self) -> bool:
+        """Whether its controller has died and may be started again for this client."""
+        return self.is_orphaned and self.successor is not None
 
     def _has_process_ended(self) -> bool:
         """Whether the controller's process is known to have ended; it is not known of one on another host."""
@@ -309,7 +315,7 @@ class Link:
             case Stopped():
                 self._end(message.reason)
         queue = self._waiting.get(getattr(message, "request", ""))
-        if queue is None or isinstance(message, RunAccepted | RunFollowed):
+        if queue is None or isinstance(message, RunAccepted | RunFollowed | RunRecord):
             self._on_event(message)  # the run exists before its first output arrives
         if queue is not None:
             queue.put_nowait(message)

@@ -149,7 +149,7 @@ class State:
             GroupMade: formation.handle_group_made,
             Output: runs.handle_output,
             MetricsLogged: runs.handle_metrics,
-            RankDone: lambda _, done: runs.record_rank_done(done),
+            RankDone: self._takeover.handle_rank_done,
             RankPaused: self._pausing.handle_rank_paused,
             HandlerRun: runs.handle_handler_run,
             SaveStarted: self._handle_save_started,

@@ -7,12 +7,14 @@ What ends the cluster takes one each.
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -65,14 +67,15 @@ class Phase:
         self.run: jdist.CellRun | None = None
         self.error: BaseException | None = None
 
-    def kill(self, pid: int) -> None:
-        """Kill while the phase is on; return when what was going on has ended."""
+    def kill(self, pid: int, *, goes_on: bool = False) -> None:
+        """Kill while the phase is on; return when what was going on has ended, unless it goes on."""
         if self.name in ("cell", "collective"):
             self.run = self.cluster.run(CELL if self.name == "cell" else COLLECTIVE, background=True)
             assert eventually(lambda: self.run is not None and self.run.state == "running")
             self._wait_until_inside()
             anatomy.kill(pid)
-            self._finish()
+            if not goes_on:
+                self._finish()
         elif self.name == "pull":
             self._kill_while_pulling(pid)
         else:
@@ -313,9 +316,16 @@ def orphaned(run_traces: Traces) -> Iterator[jdist.Cluster]:
 
 def kill_controller(cluster: jdist.Cluster, during: Phase, run_traces: Traces) -> None:
     """Kill it in a phase, and wait for the one that this process starts in its place."""
+    replace_controller(cluster, run_traces, lambda old: during.kill(old, goes_on=True))
+
+
+def replace_controller(
+    cluster: jdist.Cluster, run_traces: Traces, kill: Callable[[int], object] = anatomy.kill
+) -> None:
+    """Kill it, and wait for the one that this process starts in its place."""
     old = anatomy.controller(cluster)
     run_traces.exempt.discard(old)
-    during.kill(old)
+    kill(old)
     assert eventually(lambda: cluster.asynchronous.link.is_orphaned or anatomy.controller(cluster) != old)
     wait_revived(cluster, run_traces)
     assert anatomy.controller(cluster) != old
@@ -329,7 +339,7 @@ def wait_revived(cluster: jdist.Cluster, run_traces: Traces) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_controller(orphaned: jdist.Cluster, run_traces: Traces, phase: str) -> None:
-    """Whoever is attached starts it again: every name is kept, and what was running goes on, for clients to follow."""
+    """Whoever is attached starts it again: every name is kept, and what was running goes on, with who waits for it."""
     own = orphaned
     own.run(f"kept = rank + 1\n{BIG}", timeout=20)
     pids, generation = {r.rank: r.pid for r in own.status().ranks}, own.generation
@@ -338,28 +348,77 @@ def test_the_controller(orphaned: jdist.Cluster, run_traces: Traces, phase: str)
     unwatch = own.asynchronous.watch(lambda m: notices.append(getattr(m, "text", "")))
     during = Phase(own, phase)
     kill_controller(own, during, run_traces)
-    if phase in ("cell", "collective"):
-        assert isinstance(during.error, jdist.ConnectionLost)
-        assert "attach orphaned to use it again with every namespace kept" in str(during.error)
-    elif phase == "pull" and during.error is not None:  # else its bytes had left before it died
+    if phase == "pull" and during.error is not None:  # else its bytes had left before it died
         assert isinstance(during.error, jdist.ConnectionLost | jdist.ValueFailed)
     assert sum("controller died and was started again" in n for n in notices) == 1
     if during.run is not None:
         ((number, state, ranks, _),) = own.status().runs
         assert (number, state, ranks) == (during.run.number, "running", (0, 1))
         assert eventually(lambda: any(f"run {number} goes on" in n for n in notices))
-        followed = own.follow(number)
+        assert own.follow(number) is during.run
         if phase == "collective":
-            assert eventually(lambda: followed.verdict), "whoever is blocked is seen again"
-        own.interrupt()
-        assert followed.wait(SLACK)
-        assert {outcome.kind for outcome in followed.outcomes.values()} == {"interrupted"}
+            assert eventually(lambda: during.run.verdict), "whoever is blocked is seen again"
+        during.run.cancel()
+        assert during.run.wait(SLACK)
+        assert {outcome.kind for outcome in during.run.outcomes.values()} == {"interrupted"}
     run = own.run(f"{ALL_REDUCE}, kept", timeout=20)
     assert run.values == {0: (2.0, 1), 1: (2.0, 2)}
     assert {r.rank: r.pid for r in own.status().ranks} == pids
     assert (own.generation > generation) == (phase in ("cell", "collective"))
     unwatch()
     assert charter_path(find.directory(), own.name).read_bytes() == file, "keys and ports are the same"
+
+
+WAITS = """
+import pathlib, time
+def wait_for(name):
+    while not (pathlib.Path({0!r}) / name).exists(): time.sleep(0.01)
+print("before")
+wait_for("first")
+print("after the first")
+if rank: wait_for("second")
+print("after the second")
+rank
+"""
+
+
+def test_a_cell_goes_on_with_another_controller(orphaned: jdist.Cluster, run_traces: Traces, tmp_path: Path) -> None:
+    """What ranks write from then on, and how they end, comes to the run for which somebody waits."""
+    own, told = orphaned, io.StringIO()
+    run = own.run(WAITS.format(str(tmp_path)), background=True)
+    run.watch(lambda message: told.write(str(message)))
+    assert eventually(lambda: "before" in told.getvalue())
+    for name in ("first", "second"):
+        replace_controller(own, run_traces)
+        assert eventually(lambda: "what ranks wrote meanwhile is missing" in told.getvalue())
+        assert not run.is_done
+        told.seek(told.truncate(0))
+        (tmp_path / name).touch()
+        assert eventually(lambda name=name: f"after the {name}" in told.getvalue())
+    assert run.wait(SLACK)
+    run.check()
+    assert {rank: outcome.kind for rank, outcome in run.outcomes.items()} == {0: "value", 1: "value"}
+    assert run.values[1] == 1
+    assert own.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+
+
+def test_a_cell_that_ends_while_there_is_no_controller(
+    orphaned: jdist.Cluster, run_traces: Traces, tmp_path: Path
+) -> None:
+    """The agents tell the next one."""
+    own = orphaned
+    code = WAITS.format(str(tmp_path)) + "pathlib.Path({0!r}, f'ended {rank}').touch()\n1 / (1 - rank)"
+    run = own.run(code.replace("{0!r}", repr(str(tmp_path))), background=True)
+    assert eventually(lambda: are_in_cell(own))
+    psutil.Process(anatomy.controller(own)).suspend()
+    for name in ("first", "second"):
+        (tmp_path / name).touch()
+    assert eventually(lambda: all((tmp_path / f"ended {rank}").exists() for rank in (0, 1)))
+    replace_controller(own, run_traces)
+    assert run.wait(SLACK)
+    assert {rank: outcome.kind for rank, outcome in run.outcomes.items()} == {0: "value", 1: "error"}
+    with pytest.raises(jdist.CellError, match="ZeroDivisionError"):
+        run.check()
 
 
 BIG_VALUE = np.ones(1_000_000)

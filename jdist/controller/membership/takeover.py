@@ -31,7 +31,7 @@ from jdist.controller.runs.lifecycle import OwnRuns, RunLifecycle
 from jdist.controller.runs.saving import Autosaver
 from jdist.core.errors import Remedy
 from jdist.core.messages.membership import AgentHello, EndWorkers, FormWorld, HeldGeneration, HeldWorker, NodeFacts
-from jdist.core.messages.runs import CellSpec
+from jdist.core.messages.runs import CellSpec, RankDone
 from jdist.core.messages.status import Notice
 from jdist.core.topology import MOST_RANKS
 
@@ -57,6 +57,7 @@ class Takeover:
     _setup_cells: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     _was_aborted: set[int] = field(default_factory=set)  # Runs that the earlier controller had interrupted.
     _ended: set[int] = field(default_factory=set)  # Workers that were removed since the newest generation.
+    _ends: list[RankDone] = field(default_factory=list)  # Of ranks that ended before it was settled.
     _told: tuple[float, Notice] | None = None  # When clients were told of it, and what.
 
     def record_hello(self, hello: AgentHello) -> None:
@@ -145,6 +146,13 @@ class Takeover:
         if held.inner_run:
             self._join(held.inner_run, rank.rank).inside[rank.rank] = held.run
 
+    def handle_rank_done(self, _agent: str, done: RankDone) -> None:
+        """Until it is settled, a run seems to be over when the ranks have ended whose nodes are back already."""
+        if self.deadline is None:
+            self._runs.record_rank_done(done)
+        else:
+            self._ends.append(done)
+
     def _join(self, number: int, rank: int) -> Run:
         """A rank is in that run: from now on its end is heard."""
         book = self._model.runs
@@ -183,6 +191,9 @@ class Takeover:
             if rank.worker in self._ended and rank.phase == "gone":
                 self._rank_loss.replace(rank)  # it could not be removed
         self._ended = set()
+        ends, self._ends = self._ends, []
+        for done in ends:
+            self._runs.record_rank_done(done)
         is_held = all(r.phase == "held" and r.generation == m.generation for r in m.world.ranks.values())
         is_whole = not (is_late or has_shrunk or m.phase == "failed") and is_held
         m.is_dirty = not is_whole

@@ -240,6 +240,7 @@ class ReadRun(Message, frozen=True):
 
     request: str
     run: int  # 0: the newest.
+    follows: bool = False  # Send what comes later to this client as well.
 
 
 class RunRecord(Message, frozen=True):

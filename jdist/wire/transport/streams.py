@@ -156,6 +156,10 @@ class Outbox:
         self._waiting.append(data)
         self._nbytes += len(data)
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
     def flush(self) -> None:
         """Send what has been gathered, now."""
         waiting = self._waiting

@@ -99,7 +99,8 @@ class Bed:
             send=self._send,
             create_task=self.tasks.append,
         )
-        self.link, self.prewarmer, self.resources = Double(), Double(), Double(with_gpu=lambda message: message)
+        self.link, self.prewarmer = Double(ends={}), Double()
+        self.resources = Double(with_gpu=lambda message: message)
         self.workers = Double(kernels=self.kernels, awaited=set(), welcome=None, start=self._start, end=self._end)
         self.workers.answers["have_processes"] = lambda _workers: not self.is_dying
         self.store = Double(address=("10.0.0.1", 29500), start=lambda *_: "the store's start")

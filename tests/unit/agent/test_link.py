@@ -13,11 +13,12 @@ from jdist.agent import link as agent_link
 from jdist.agent.link import ControllerLink
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Heartbeat, LivenessLost, Rejected, Shutdown
+from jdist.core.messages.runs import RankDone
 from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.transport.keys import KeyPair
 from jdist.wire.transport.streams import AGAIN, BACK, Frames, Stream, read_head, unknown
-from jdist.wire.values.frames import join, pack
+from jdist.wire.values.frames import join, pack, pack_report
 
 KEY = KeyPair("p" * 40, "s" * 40)
 ENDPOINT = Endpoint("c0ffee", "10.0.0.7", 4000, 4001, "k" * 40, KEY)
@@ -159,6 +160,26 @@ def test_what_the_controller_did_not_get_to_say_is_asked_for(play: Play) -> None
         network.received()
         assert network.got == [pack(Shutdown())]
         assert BACK not in [read_head(frames).kind for frames in network.sent]
+
+    play(scene)
+
+
+def test_the_ends_of_cells_that_were_not_acknowledged_follow_the_next_hello(play: Play) -> None:
+    async def scene(link: ControllerLink, network: Network) -> None:
+        network.received()
+        link.send(RankDone(6, 0, "value"))
+        await network.passes(0.0)
+        network.received()
+        network.on_frames(network.peer.note())
+        for done in (RankDone(7, 0, "value"), LivenessLost(), RankDone(7, 1, "error")):
+            link.send(done)
+        await network.passes(0.0)
+        network.sent.clear()
+        network.on_frames(unknown(1))
+        network.peer = Stream(2)
+        await network.passes(0.0)
+        again = join([HELLO, pack_report(RankDone(7, 0, "value")), pack_report(RankDone(7, 1, "error"))])
+        assert network.received() == [again]
 
     play(scene)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from jdist.client.active_runs import ActiveRuns
@@ -18,8 +19,18 @@ from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.code import UseImportPath
 from jdist.core.messages.debug import FollowRun, RunFollowed
-from jdist.core.messages.runs import Interrupt, RankDone, RunAccepted, RunEnded, RunStarted
-from jdist.core.messages.status import ClusterFacts, Stopped
+from jdist.core.messages.runs import (
+    Interrupt,
+    Output,
+    RankDone,
+    ReadRun,
+    RunAccepted,
+    RunEnded,
+    RunRecord,
+    RunStarted,
+    Text,
+)
+from jdist.core.messages.status import ClusterFacts, Notice, Stopped
 
 FACTS = ClusterFacts("c", "ready", 1, "gloo", 1, (2,), ("a",), 2)
 CELL = ("x = 1", (0, 1))
@@ -32,6 +43,7 @@ class ToController:
         self.facts = FACTS
         self.host = None
         self.lost = ""
+        self.may_be_replaced = False
         self.sent: list[Message] = []
         self.on_event: Callable[[Message], None] = lambda _: None
         self.accepts = asyncio.Event()
@@ -163,6 +175,60 @@ def test_the_end_of_the_cluster_ends_its_runs() -> None:
         assert run.is_done
         with pytest.raises(ConnectionLost, match="its controller is gone"):
             await runs.wait(run)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("end", ["value", "unknown there", "not started again"])
+def test_a_run_goes_on_with_the_controller_that_takes_over(end: str) -> None:
+    async def scene(runs: ActiveRuns, link: Any) -> None:
+        link.accepts.set()
+        run: CellRun = await runs.submit(*CELL)
+        told: list[Message | None] = []
+        run.watch(told.append)
+        link.on_event(RankDone(7, 0, "value"))
+        revived, link.may_be_replaced, link.lost = asyncio.Event(), True, "its controller is gone"
+        recorded = (Notice("cut", 7), RunStarted(7), Output(7, (Text((1,), "stdout", "more"),)))
+        record = RunRecord("", 7, (0, 1), recorded, 1.0)
+
+        async def current() -> Any:
+            await revived.wait()
+            if end == "not started again":
+                raise ConnectionLost(link.lost)
+            return link
+
+        async def request(message: ReadRun, _expected: type) -> Message:
+            assert message.follows
+            if end == "unknown there":
+                raise UsageError("run 7 is not known")
+            answer = msgspec.structs.replace(record, request=message.request)
+            link.on_event(answer)
+            link.later = [RankDone(7, 1, "value"), RunEnded(7, "", 2.0)]
+            return answer
+
+        link.current, link.request = current, request
+        runs.handle(Stopped(link.lost))
+        assert not run.is_done
+        run.cancel()
+        await asyncio.sleep(0)
+        link.lost = "its controller is gone, and could not be started again" if end == "not started again" else ""
+        revived.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert end != "value" or Interrupt("", (), 7) in link.sent, "the user has interrupted meanwhile"
+        for late in link.later:
+            link.on_event(late)
+        await run
+        if end != "value":
+            with pytest.raises(ConnectionLost, match="its controller is gone"):
+                run.check()
+            return
+        run.check()
+        assert sorted(run.outcomes) == [0, 1]
+        texts = [m.text for m in told if isinstance(m, Notice)]
+        assert len(texts) == 1
+        assert "what ranks wrote meanwhile is missing" in texts[0]
+        assert [m.items[0].text for m in told if isinstance(m, Output)] == ["more"]
 
     play(scene)
 

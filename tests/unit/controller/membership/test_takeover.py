@@ -141,6 +141,25 @@ def test_automatic_saves_go_on_also_in_a_run_that_goes_on() -> None:
     assert [asked.run for asked in d.heard(PrepareSave)] == [7, 7]
 
 
+def test_a_client_goes_on_with_a_run_of_which_some_ranks_have_ended_meanwhile() -> None:
+    """Their ends come with their nodes' hellos; the run is not over before all nodes are back."""
+    d = Again()
+    d.back(0, held(0, runs=(7, 7)))
+    for worker in (0, 1):
+        d.step(FromAgent("a-0", RankDone(7, worker, "value")))
+    d.say(ReadRun("early", 7, follows=True))
+    d.back(1, held(1, runs=(7, 7)))
+    d.say(ReadRun("r", 7, follows=True))
+    early, found = d.told(RunRecord)
+    assert (early.ranks, found.ranks) == ((0, 1), (0, 1, 2, 3))
+    assert [m for m in found.messages if isinstance(m, RankDone | RunEnded)] == [
+        RankDone(7, 0, "value"),
+        RankDone(7, 1, "value"),
+    ]
+    d.step(FromAgent("a-1", RankDone(7, 2, "value")))
+    assert [done.rank for done in d.told(RankDone)].count(2) == 1, "although the client has asked twice"
+
+
 def test_clients_that_attach_soon_afterwards_are_told_what_goes_on() -> None:
     d = Again()
     d.back(0, held(0, runs=(7, 7)))
