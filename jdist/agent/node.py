@@ -303,9 +303,8 @@ class NodeContext:
         return self.endpoint.host, self.endpoint.data_port
 
 
-def node_facts(endpoint: Endpoint) -> NodeFacts:
+def node_facts(controller: tuple[str, int], *, is_carried: bool = False) -> NodeFacts:
     """The node's facts for the agent's hello."""
-    carried = endpoint.is_carried
     return NodeFacts(
         hostname=socket.gethostname(),
         pid=os.getpid(),
@@ -314,12 +313,12 @@ def node_facts(endpoint: Endpoint) -> NodeFacts:
         jdist=_version("jdist"),
         gpus=count_gpus(),
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        address=own_address() if carried else address_towards((endpoint.host, endpoint.control_port)),
-        reached="" if carried else endpoint.host,
+        address=own_address() if is_carried else address_towards(controller),
+        reached="" if is_carried else controller[0],
         network=_network(),
         launcher_name=os.environ.get("JDIST_HOST", ""),
         torch_build=_torch_build(),
-        is_carried=carried,
+        is_carried=is_carried,
     )
 
 

@@ -73,20 +73,23 @@ class RemoteAgent(NodeLaunch):
             process, self._report = await start_there(self._connection, self.name, self._pythons, self._spec)
             self._process = process
             self.stage = "waiting for the controller"
-            line = await self._passable(await asyncio.shield(join_line), self._connection)
-            process.stdin.write(line.encode() + b"\n")
+            line = await self._passable(await asyncio.shield(join_line), self._connection, process)
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and its log says why
+                process.stdin.write(line.encode() + b"\n")
         except (asyncssh.Error, OSError) as e:
             raise LaunchError(str(e) or type(e).__name__) from None
         self.stage = "started"
         self._watching = asyncio.get_running_loop().create_task(self._watch(process))
 
-    async def _passable(self, text: str, connection: asyncssh.SSHClientConnection) -> str:
+    async def _passable(
+        self, text: str, connection: asyncssh.SSHClientConnection, agent: asyncssh.SSHClientProcess[bytes]
+    ) -> str:
         """The join line as the agent can use it: it may lead through a tunnel. Raises LaunchError, asyncssh.Error."""
         line = JoinLine.decode(text)
         if self._tunnel != "always":
             self.stage = "trying to reach the controller"
-            if await self._reaches(line, connection):
-                return text
+            if await self._reaches(line, connection) or agent.exit_status is not None:
+                return text  # an agent that has ended says why in its log
         if self._tunnel == "never":
             at = f"port {line.data_port} of {', '.join(line.hosts)}"
             raise LaunchError(
@@ -114,11 +117,11 @@ class RemoteAgent(NodeLaunch):
         spec = replace(self._spec, words=("reach",), log="")
         process, _ = await start_there(connection, self.name, self._pythons, spec)
         wanted = ReachSpec(line.cluster, line.hosts, line.data_port)
-        process.stdin.write(msgspec.json.encode(wanted) + b"\n")
         try:
             async with asyncio.timeout(_REACHED):
+                process.stdin.write(msgspec.json.encode(wanted) + b"\n")
                 return await process.stdout.readline() == b"true\n"
-        except TimeoutError:
+        except (TimeoutError, BrokenPipeError):
             return False
         finally:
             process.close()

@@ -154,7 +154,8 @@ class TunnelKeeper:
             spec = NodeEndSpec(self._controller, self._end.ports, self._end.process)
             process.stdin.write(msgspec.json.encode(spec) + b"\n")
             async with asyncio.timeout(_ANSWERED):
-                report = msgspec.json.decode(await process.stdout.readline(), type=NodeEndReport)
+                line = await process.stdout.readline()
+            report = msgspec.json.decode(line, type=NodeEndReport) if line else NodeEndReport(error="it ended at once")
             if report.error:
                 raise LaunchError(f"its end of the tunnel could not begin: {report.error}")
             is_first, self._end = not self._end.process[0], report

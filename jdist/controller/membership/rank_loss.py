@@ -297,7 +297,8 @@ class Heartbeats:
         for node in [n for n in m.world.nodes.values() if n.is_here]:
             silence = m.now - node.last_heard
             if silence >= node.grace(m.settings):
-                self._rank_loss.node_gone(node, f"last heard {silence:.0f} s ago{_advice(node)}")
+                advice = _advice(node) if node.facts.is_carried else ""
+                self._rank_loss.node_gone(node, f"last heard {silence:.0f} s ago{advice}")
             elif silence >= m.settings.beat_timeout and not node.is_unreachable:
                 node.is_unreachable = True
                 m.broadcast(Notice(self._describe(node)))
@@ -321,6 +322,5 @@ class Heartbeats:
 
 def _advice(node: Node) -> str:
     """What outlives longer breaks of a login that carries a node's connections."""
-    host = node.facts.launcher_name
-    there = f"a cluster that is started there (--at {host})" if host else "a cluster that is started there (--at HOST)"
-    return f"; {there} outlives longer breaks of the login" if node.facts.is_carried else ""
+    host = node.facts.launcher_name or "HOST"
+    return f"; a cluster that is started with --at {host} outlives longer breaks of the login"
