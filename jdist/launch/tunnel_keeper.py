@@ -40,7 +40,7 @@ from jdist.launch.launch_program import reap
 from jdist.launch.node_end import NodeEndReport, NodeEndSpec
 from jdist.launch.ssh_login import SshLogins, start_there
 from jdist.wire import log
-from jdist.wire.processes import has_ended, set_name
+from jdist.wire.processes import has_ended, host_id, set_name
 from jdist.wire.transport.keys import LOOPBACK, read_connection
 from jdist.wire.transport.tunnel import Address, Tunnel
 
@@ -78,10 +78,12 @@ class TunnelKeeper:
     """Carries the connections of one node."""
 
     def __init__(self, spec: KeeperSpec):
-        """Raises OSError, ProtocolError if the controller's connection file cannot be read."""
+        """Raises OSError, ProtocolError if the controller's connection file cannot be read, LaunchError elsewhere."""
         self.state: State = "connecting"
         self._spec = spec
         connection = read_connection(Path(spec.connection_file))
+        if connection.host_id != host_id():
+            raise LaunchError(f"only {connection.hostname}, where the controller is, can carry connections: go there")
         ports = (connection.control_port, connection.data_port)
         self._controller: tuple[Address, ...] = tuple((LOOPBACK, port) for port in ports)
         self._logins = SshLogins(spec.configuration)
@@ -196,8 +198,8 @@ def _report(report: KeeperReport) -> None:
 async def _run(spec: KeeperSpec) -> None:
     try:
         keeper = TunnelKeeper(spec)
-    except (OSError, ProtocolError) as e:
-        _report(KeeperReport(error=f"the controller cannot be found: {e}"))
+    except (OSError, ProtocolError, LaunchError) as e:
+        _report(KeeperReport(error=str(e)))
         return
     await keeper.run()
 

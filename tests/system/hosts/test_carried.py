@@ -156,7 +156,19 @@ def cut_cable_for_long(hosts: Bed) -> None:
     hosts.heal(1)
 
 
-@pytest.mark.parametrize("fault", [kill_login, kill_node_end, cut_cable, cut_cable_for_long], ids=lambda f: f.__name__)
+def sleep(_: Bed) -> None:
+    """As a laptop that sleeps, with all of its processes."""
+    ours = [*keepers(), *processes("controller")]
+    for process in ours:
+        process.suspend()
+    time.sleep(20)
+    for process in ours:
+        process.resume()
+
+
+@pytest.mark.parametrize(
+    "fault", [sleep, kill_login, kill_node_end, cut_cable, cut_cable_for_long], ids=lambda f: f.__name__
+)
 def test_a_run_goes_on_while_a_login_is_broken_and_its_output_arrives_whole(
     carried: Callable[..., jdist.Cluster], hosts: Bed, fault: Callable[[Bed], None]
 ) -> None:
