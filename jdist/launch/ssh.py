@@ -36,7 +36,6 @@ from jdist.wire.transport.keys import LOOPBACK, connection_path
 TunnelUse = Literal["auto", "always", "never"]
 TUNNEL_USES: tuple[str, ...] = get_args(TunnelUse)
 _REACHED = 20.0  # Seconds for a host to find out whether it reaches the controller, with the start of Python there.
-
 _END = 5.0
 _LOG_LINES = 3
 
@@ -78,7 +77,7 @@ class RemoteAgent(NodeLaunch):
                 process.stdin.write(line.encode() + b"\n")
         except (asyncssh.Error, OSError) as e:
             raise LaunchError(str(e) or type(e).__name__) from None
-        self.stage = "started"
+        self.stage = "started" if self._keeper is None else "started, and its login carries its connections"
         self._watching = asyncio.get_running_loop().create_task(self._watch(process))
 
     async def _passable(

@@ -83,7 +83,9 @@ class TunnelKeeper:
         self._spec = spec
         connection = read_connection(Path(spec.connection_file))
         if connection.host_id != host_id():
-            raise LaunchError(f"only {connection.hostname}, where the controller is, can carry connections: go there")
+            raise LaunchError(
+                f"only {connection.hostname}, the controller's host, can carry connections: start it there"
+            )
         ports = (connection.control_port, connection.data_port)
         self._controller: tuple[Address, ...] = tuple((LOOPBACK, port) for port in ports)
         self._logins = SshLogins(spec.configuration)
@@ -137,7 +139,7 @@ class TunnelKeeper:
                 if not self._end.process[0]:
                     _report(KeeperReport(error=why))
                     return
-                _log.info("no connection to %s: %s", self._spec.host, why)
+                _log.warning("%s cannot be logged in to: %s; it is tried again and again", self._spec.host, why)
             if self.state == "carrying":
                 pause = 1.0
             self._set("waiting")

@@ -104,7 +104,7 @@ def test_only_the_controllers_host_carries(spec: KeeperSpec, connection: Connect
     write_keys(Path(spec.connection_file), replace(connection, host_id="elsewhere"), replace=True)
 
     async def scenario() -> None:
-        with pytest.raises(LaunchError, match="only here, where the controller is"):
+        with pytest.raises(LaunchError, match="only here, the controller"):
             TunnelKeeper(spec)
 
     run(scenario)
