@@ -106,7 +106,8 @@ class RemoteAgent(NodeLaunch):
             line.cluster,
             plan.settings.carried_grace,
         )
-        self._keeper, report = await start_keeper(spec, plan.log)
+        async with self._logins.places:
+            self._keeper, report = await start_keeper(spec, plan.log)
         control, data = report.ports
         carried = replace(line, hosts=(LOOPBACK,), control_port=control, data_port=data, is_carried=True)
         return carried.encode()

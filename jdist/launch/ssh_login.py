@@ -28,11 +28,14 @@ _LOG_LINES = 3
 
 
 class SshLogins:
-    """Logs in to hosts. ``configuration``: a file to use instead of the user's, as with ``ssh -F``."""
+    """Logs in to hosts. ``configuration``: a file to use instead of the user's, as with ``ssh -F``.
+
+    ``places`` bounds the logins that are made at once.
+    """
 
     def __init__(self, configuration: str = ""):
         self._configuration = [configuration] if configuration else _present(_CONFIGURATIONS)
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self.places = asyncio.Semaphore(_AT_ONCE)
 
     async def log_in(self, host: str, most_silence: float = 0.0) -> asyncssh.SSHClientConnection:
         """Connect to ``host``, written as in ``ssh HOST``. Raises LaunchError with ssh's reason and what to do.
@@ -43,7 +46,7 @@ class SshLogins:
         user, _, name = host.rpartition("@")
         given: dict[str, Any] = {"config": self._configuration, **({"username": user} if user else {})}
         known = _KnownHosts()
-        async with self._places:
+        async with self.places:
             try:
                 options = await asyncssh.SSHClientConnectionOptions.construct(host=name, **given)
                 known.alias = options.host_key_alias
