@@ -50,6 +50,10 @@ def _main(words: list[str]) -> int:
         from jdist.client.serve import main as serve
 
         return serve()
+    if words in (["reach"], ["node-end"]):
+        from jdist.launch.node_end import main as node_end
+
+        return node_end(words[0])
     if words in (["--version"], ["-V"]):
         print(f"jdist {__version__}")
         return 0

@@ -57,7 +57,8 @@ class Agent:
             loop.add_signal_handler(number, self._announce_end, number)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._link = ControllerLink(zmq_context, endpoint, lambda reason: self._finish(1, reason=reason))
-        facts, directory = node_facts((endpoint.host, endpoint.control_port)), keys.make(endpoint.cluster)
+        facts = node_facts((endpoint.host, endpoint.control_port), is_carried=endpoint.is_carried)
+        directory = keys.make(endpoint.cluster)
         self._node = node = NodeContext(
             zmq_context, endpoint, options, facts, directory, starter, self._link.send, self._create_task
         )

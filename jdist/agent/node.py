@@ -37,8 +37,9 @@ from jdist.core.messages.membership import LauncherTask, NodeFacts
 from jdist.core.messages.nodes import GpuUse
 from jdist.wire.processes import die_with_parent, set_name
 from jdist.wire.transport.invitations import Endpoint
-from jdist.wire.transport.public_port import address_towards
+from jdist.wire.transport.public_port import address_towards, own_addresses
 
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SLURM_GIVES = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_GPU_BIND")  # Slurm assigned GPUs to single tasks.
 
 
@@ -302,7 +303,7 @@ class NodeContext:
         return self.endpoint.host, self.endpoint.data_port
 
 
-def node_facts(controller: tuple[str, int]) -> NodeFacts:
+def node_facts(controller: tuple[str, int], *, is_carried: bool = False) -> NodeFacts:
     """The node's facts for the agent's hello."""
     return NodeFacts(
         hostname=socket.gethostname(),
@@ -312,12 +313,23 @@ def node_facts(controller: tuple[str, int]) -> NodeFacts:
         jdist=_version("jdist"),
         gpus=count_gpus(),
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        address=address_towards(controller),
-        reached=controller[0],
+        address=own_address() if is_carried else address_towards(controller),
+        reached="" if is_carried else controller[0],
         network=_network(),
         launcher_name=os.environ.get("JDIST_HOST", ""),
         torch_build=_torch_build(),
+        is_carried=is_carried,
     )
+
+
+def own_address() -> str:
+    """This node's address for other nodes, where no way to the controller shows it.
+
+    It is that of the interface that the user has named to gloo or NCCL, else of the default route.
+    """
+    own, named = own_addresses(), [os.environ.get(v, "") for v in _INTERFACE_VARIABLES]
+    found = [a.address for name in named for a in psutil.net_if_addrs().get(name, ()) if a.address in own]
+    return str((*found, *own)[0])
 
 
 def _network() -> str:
@@ -332,8 +344,7 @@ def interface_environment(address: str) -> dict[str, str]:
     """Variables that name the interface of ``address`` to gloo and NCCL, unless the user has set them."""
     # By default both take the interface that the host's own name resolves to, which other nodes may not reach.
     names = [n for n, found in psutil.net_if_addrs().items() if address in {a.address.partition("%")[0] for a in found}]
-    variables = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return {v: names[0] for v in variables if names and v not in os.environ}
+    return {v: names[0] for v in _INTERFACE_VARIABLES if names and v not in os.environ}
 
 
 def _torch_build() -> str | None:

@@ -60,6 +60,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     leave_grace: float = 25.0  # Time that a node stays for a last save after SIGTERM; Slurm and Kubernetes give 30 s.
     beat_timeout: float = 3.0  # Time without a heartbeat until a node counts as unreachable, which loses nothing.
     node_grace: float = 15.0  # Time without a heartbeat until a node is dropped, and its ranks with it.
+    carried_grace: float = 600.0  # Both graces of a node whose connections a login carries: logins break, and return.
     invitation: float = 86400.0  # The lifetime of a join line.
     idle_timeout: float = 3600.0  # Time without any client or run until the controller ends the cluster.
     empty_timeout: float = 600.0  # Time without clients until the cluster ends, while nodes are missing.

@@ -1,24 +1,24 @@
 """Nodes on hosts that the user names: one agent on each, started over an ssh connection of its own.
 
 Until an agent has its join line, it ends with the connection; later, in a session of its own, it ends with its
-controller.
-
-User, port, key, ProxyJump and the rest come from ``~/.ssh/config`` and ``/etc/ssh/ssh_config``. A host's key must be in
-known_hosts; this cannot be turned off. jdist never prompts, so a password or a passphrase cannot be given.
+controller. A host that cannot open a connection to the controller gets a line that leads through a tunnel
+(``--tunnel``), which a process of its own carries (launch/tunnel_keeper).
 """
 
 import asyncio
 import contextlib
 import secrets
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal, get_args
 
 import asyncssh
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.quantities import ArgumentParser
@@ -26,130 +26,105 @@ from jdist.core.settings import Host, Settings, SshBootstrapSpec
 from jdist.launch.base import LauncherForm, LauncherOption, LaunchPlan, join_words, resolved
 from jdist.launch.hosts import NodeLaunch, NodeLauncher
 from jdist.launch.launch_program import last_words
-from jdist.launch.ssh_command import BootstrapReport, bootstrap_command
+from jdist.launch.node_end import ReachSpec
+from jdist.launch.ssh_command import BootstrapReport
+from jdist.launch.ssh_login import SshLogins, start_there
+from jdist.launch.tunnel_keeper import KeeperSpec, start_keeper
+from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.keys import LOOPBACK, connection_path
 
-_CONNECT = 20.0  # Seconds to connect to a host, unless the configuration says otherwise.
-_LOGIN = 30.0  # Seconds to authenticate.
-_ALIVE = 15.0  # Seconds of silence before a keep-alive is sent.
-_CONFIGURATIONS = ("~/.ssh/config", "/etc/ssh/ssh_config")
-_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-_AT_ONCE = 8  # Concurrent logins: sshd (MaxStartups) drops some of more than ten through one jump host.
-_REPORT = 60.0  # Seconds for a login shell, Python's start and the import of jdist there.
+TunnelUse = Literal["auto", "always", "never"]
+TUNNEL_USES: tuple[str, ...] = get_args(TunnelUse)
+_REACHED = 20.0  # Seconds for a host to find out whether it reaches the controller, with the start of Python there.
 _END = 5.0
 _LOG_LINES = 3
 
 
-class SshLogins:
-    """Logs in to hosts. ``configuration``: a file to use instead of the user's, as with ``ssh -F``."""
-
-    def __init__(self, configuration: str = ""):
-        self._configuration = [configuration] if configuration else _present(_CONFIGURATIONS)
-        self._places = asyncio.Semaphore(_AT_ONCE)
-
-    async def log_in(self, host: str) -> asyncssh.SSHClientConnection:
-        """Connect to ``host``, written as in ``ssh HOST``. Raises LaunchError with ssh's reason and what to do."""
-        user, _, name = host.rpartition("@")
-        given: dict[str, Any] = {"config": self._configuration, **({"username": user} if user else {})}
-        known = _KnownHosts()
-        async with self._places:
-            try:
-                options = await asyncssh.SSHClientConnectionOptions.construct(host=name, **given)
-                known.alias = options.host_key_alias
-                known.files = list(options.known_hosts or known.files)
-                return await asyncssh.connect(
-                    name,
-                    known_hosts=known.match,
-                    connect_timeout=options.connect_timeout or _CONNECT,
-                    login_timeout=_LOGIN,
-                    keepalive_interval=options.keepalive_interval or _ALIVE,
-                    **given,
-                )
-            except (asyncssh.Error, OSError, ValueError) as e:  # ValueError: configurations and keys that do not parse
-                raise LaunchError(_explain(e, host, known)) from e
-
-
-class _KnownHosts:
-    """Looks up the keys that a host may present."""
-
-    def __init__(self) -> None:
-        self.files: list[Any] = list(_KNOWN_HOSTS)
-        self.alias: str | None = None  # HostKeyAlias of the configuration.
-        self.asked_for = ""  # The host as written in known_hosts, once it has been looked up.
-        self.has_keys = False
-
-    def match(self, host: str, _address: str, port: int | None) -> Any:
-        """Called by asyncssh. As with ssh, a key is looked up by the host's name and not by its address."""
-        text = "\n".join(Path(f).read_text(errors="replace") for f in _present(self.files))
-        found = asyncssh.match_known_hosts(text.encode(), host, "", port)
-        self.asked_for = host if port is None or host == self.alias else f"[{host}]:{port}"
-        self.has_keys = any(found[:2])
-        return found
-
-
-def _present(paths: Any) -> list[str]:
-    return [str(p) for p in (Path(p).expanduser() for p in paths) if p.is_file()]
-
-
-def _explain(error: Exception, host: str, known: _KnownHosts) -> str:
-    """Why there is no connection, in ssh's words, and what to do."""
-    reason = str(error).rstrip(".") or type(error).__name__
-    match error:
-        case asyncssh.PermissionDenied():
-            return (
-                f"{reason}: it takes none of your keys, and jdist never types a password. Once, in a terminal: "
-                f"ssh-copy-id {host} (a key with a passphrase also needs: ssh-add)"
-            )
-        case asyncssh.HostKeyNotVerifiable() if not known.asked_for:
-            return reason  # of a jump host's
-        case asyncssh.HostKeyNotVerifiable() if known.has_keys:
-            return (
-                f"{reason}: it is not the key in known_hosts. Either the host was installed anew or something else "
-                f"answers in its place; if you know why, ssh-keygen -R '{known.asked_for}' forgets the old key"
-            )
-        case asyncssh.HostKeyNotVerifiable():
-            return f"{reason}: it is not in known_hosts yet. Once, in a terminal, look at it and accept it: ssh {host}"
-        case TimeoutError():
-            return f"no answer; is it up, and is its port open from here? ssh {host} must work"
-        case _:
-            return f"{reason}; ssh {host} must work without being asked for anything"
-
-
 class RemoteAgent(NodeLaunch):
-    """Starts one agent on its host, by one of ``pythons``."""
+    """Starts one agent on its host, and a keeper (launch/tunnel_keeper) if the host needs one."""
 
-    def __init__(self, host: str, pythons: list[str], spec: SshBootstrapSpec, logins: SshLogins):
-        super().__init__(host, "connecting")
-        self._pythons = pythons
-        self._spec = spec
+    def __init__(self, host: Host, node_rank: int, plan: LaunchPlan, options: "SshOptions", logins: SshLogins):
+        super().__init__(host.name, "connecting")
+        settings, python = plan.settings, host.python or options.python
+        self._pythons = (python,) if python else (sys.executable, "python3")
+        self._spec = SshBootstrapSpec(
+            mark=f"jdist-{secrets.token_hex(8)} ",
+            directory=host.directory or options.directory,
+            env={**dict(settings.env), "JDIST_HOST": host.name},
+            words=tuple(join_words(node_rank, fork=settings.fork)),
+            log=f"{settings.name}-node{node_rank}",
+        )
+        self._tunnel = options.tunnel
+        self._plan = plan
+        self._configuration = options.configuration
         self._logins = logins
         self._connection: asyncssh.SSHClientConnection | None = None
         self._process: asyncssh.SSHClientProcess[bytes] | None = None
         self._report = BootstrapReport()
+        self._keeper: subprocess.Popen[bytes] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def bring(self, join_line: asyncio.Future[str]) -> None:
         """Start the agent and send it its join line. Raises LaunchError."""
-        command, bootstrap = bootstrap_command(self._pythons)
         try:
             self._connection = await self._logins.log_in(self.name)
             self.stage = "starting"
-            self._process = process = await self._connection.create_process(command, encoding=None)
-            async with asyncio.timeout(_REPORT):
-                with contextlib.suppress(OSError):  # it ended already, and says why
-                    process.stdin.write(bootstrap + msgspec.json.encode(self._spec) + b"\n")
-                    await process.stdin.drain()
-                self._report = await _read_report(process, self._spec.mark.encode())
-            if self._report.error:
-                raise LaunchError(self._report.error)
+            process, self._report = await start_there(self._connection, self.name, self._pythons, self._spec)
+            self._process = process
             self.stage = "waiting for the controller"
-            line = await asyncio.shield(join_line)
-            process.stdin.write(line.encode() + b"\n")
-        except TimeoutError:
-            raise LaunchError(f"Python did not start within {_REPORT:.0f} s; try ssh {self.name} python3") from None
+            line = await self._passable(await asyncio.shield(join_line), self._connection, process)
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and its log says why
+                process.stdin.write(line.encode() + b"\n")
         except (asyncssh.Error, OSError) as e:
             raise LaunchError(str(e) or type(e).__name__) from None
-        self.stage = "started"
+        self.stage = "started" if self._keeper is None else "started, and its login carries its connections"
         self._watching = asyncio.get_running_loop().create_task(self._watch(process))
+
+    async def _passable(
+        self, text: str, connection: asyncssh.SSHClientConnection, agent: asyncssh.SSHClientProcess[bytes]
+    ) -> str:
+        """The join line as the agent can use it: it may lead through a tunnel. Raises LaunchError, asyncssh.Error."""
+        line = JoinLine.decode(text)
+        if self._tunnel != "always":
+            self.stage = "trying to reach the controller"
+            if await self._reaches(line, connection) or agent.exit_status is not None:
+                return text  # an agent that has ended says why in its log
+        if self._tunnel == "never":
+            at = f"port {line.data_port} of {', '.join(line.hosts)}"
+            raise LaunchError(
+                f"it cannot reach the controller at {at}, and --tunnel never was given: leave that out, let the port "
+                f"through, name an address that it reaches with --bind ADDRESS, or start there with --at {self.name}"
+            )
+        self.stage = "opening a tunnel"
+        plan = self._plan
+        spec = KeeperSpec(
+            self.name,
+            self._pythons,
+            self._configuration,
+            replace(self._spec, words=("node-end",), log=""),
+            str(connection_path(Path(plan.log).parent, plan.settings.name)),
+            line.cluster,
+            plan.settings.carried_grace,
+        )
+        async with self._logins.places:
+            self._keeper, report = await start_keeper(spec, plan.log)
+        control, data = report.ports
+        carried = replace(line, hosts=(LOOPBACK,), control_port=control, data_port=data, is_carried=True)
+        return carried.encode()
+
+    async def _reaches(self, line: JoinLine, connection: asyncssh.SSHClientConnection) -> bool:
+        """Whether the host reaches the controller by itself."""
+        spec = replace(self._spec, words=("reach",), log="")
+        process, _ = await start_there(connection, self.name, self._pythons, spec)
+        wanted = ReachSpec(line.cluster, line.hosts, line.data_port)
+        try:
+            async with asyncio.timeout(_REACHED):
+                process.stdin.write(msgspec.json.encode(wanted) + b"\n")
+                return await process.stdout.readline() == b"true\n"
+        except (TimeoutError, BrokenPipeError):
+            return False
+        finally:
+            process.close()
 
     async def _watch(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
         """Record the agent's end. If only the connection ends, the agent goes on."""
@@ -174,6 +149,8 @@ class RemoteAgent(NodeLaunch):
 
     async def end(self) -> None:
         """End the agent if it still runs and can be reached, and close the connection."""
+        if self._keeper is not None and self._keeper.poll() is None:
+            self._keeper.terminate()
         if self._connection is None:
             return
         if self._process is not None:
@@ -197,16 +174,6 @@ class RemoteAgent(NodeLaunch):
                 await connection.wait_closed()
 
 
-async def _read_report(process: asyncssh.SSHClientProcess[bytes], mark: bytes) -> BootstrapReport:
-    """Read the line with the mark, skipping a login's output. Raises LaunchError with the output if there is none."""
-    async for line in process.stdout:
-        if line.startswith(mark):
-            return msgspec.json.decode(line[len(mark) :], type=BootstrapReport)
-    done: Any = await process.wait()
-    said = " / ".join((done.stderr or b"").decode(errors="replace").strip().splitlines()[-_LOG_LINES:])
-    raise LaunchError(f"Python could not be started there: {said or f'exit code {done.exit_status}'}")
-
-
 class SshOptions(Struct, frozen=True):
     """Options after ``--``: defaults for hosts without their own in the hostfile, and a host to add."""
 
@@ -214,6 +181,7 @@ class SshOptions(Struct, frozen=True):
     directory: str = ""
     configuration: str = ""
     host: str = ""
+    tunnel: TunnelUse = "auto"
 
 
 class SshLauncher(NodeLauncher[RemoteAgent]):
@@ -226,6 +194,9 @@ class SshLauncher(NodeLauncher[RemoteAgent]):
             LauncherOption("--python", "Python", "/opt/env/bin/python", "The interpreter on the hosts"),
             LauncherOption("--directory", "Directory", "~/project", "The working directory on the hosts"),
             LauncherOption("-F", "ssh's settings", "~/.ssh/config"),
+            LauncherOption(
+                "--tunnel", "Tunnel", "auto", "auto, always or never: whether logins carry the hosts' connections back"
+            ),
         ),
         arguments="",
     )
@@ -245,7 +216,7 @@ class SshLauncher(NodeLauncher[RemoteAgent]):
         n = len(settings.hosts)
         if settings.nnodes not in (0, n):
             raise UsageError(f"--nnodes {settings.nnodes}, but {n} hosts are named; leave one of the two out")
-        return msgspec.structs.replace(settings, nnodes=n, nproc_per_node=_counts(settings))
+        return replace(settings, nnodes=n, nproc_per_node=_counts(settings))
 
     def make_node(self, node_rank: int) -> RemoteAgent:
         """The agent on the host that the user named for it. Raises LaunchError if there is none."""
@@ -257,15 +228,7 @@ class SshLauncher(NodeLauncher[RemoteAgent]):
         raise LaunchError(f"which host is node {node_rank} to be on? Name it: add-node --host HOST")
 
     def _agent_on(self, host: Host, node_rank: int) -> RemoteAgent:
-        settings, python = self.plan.settings, host.python or self._options.python
-        spec = SshBootstrapSpec(
-            mark=f"jdist-{secrets.token_hex(8)} ",
-            directory=host.directory or self._options.directory,
-            env={**dict(settings.env), "JDIST_HOST": host.name},
-            words=tuple(join_words(node_rank, fork=settings.fork)),
-            log=f"{settings.name}-node{node_rank}",
-        )
-        return RemoteAgent(host.name, [python] if python else [sys.executable, "python3"], spec, self._logins)
+        return RemoteAgent(host, node_rank, self.plan, self._options, self._logins)
 
     async def bring(self, node: RemoteAgent, join_line: asyncio.Future[str]) -> None:
         await node.bring(join_line)
@@ -319,5 +282,6 @@ def parse_options(words: Sequence[str]) -> SshOptions:
     parser.add_argument("--python", default="", metavar="PATH")
     parser.add_argument("--directory", default="", metavar="PATH")
     parser.add_argument("-F", dest="configuration", default="", metavar="SSH_CONFIG")
+    parser.add_argument("--tunnel", default="auto", choices=TUNNEL_USES, metavar="|".join(TUNNEL_USES))
     parser.add_argument("host", nargs="?", default="", metavar="HOST")
     return SshOptions(**vars(parser.parse(words)))

@@ -310,7 +310,7 @@ class Driver:
         assert not any(r.paused and (r.deadline or r.final_poll_at) for r in runs), "a deadline of a paused run moves"
         assert not any(r.paused.keys() - r.pending or r.pausing - r.pending for r in runs), "who has ended is paused"
         here = [n for n in self.state.model.world.nodes.values() if n.is_here]
-        due += [n.last_heard + self.settings.node_grace for n in here]
+        due += [n.last_heard + n.grace(self.settings) for n in here]
         due += [n.last_heard + self.settings.beat_timeout for n in here if not n.is_unreachable]
         assert all(wakeup is not None and wakeup <= t for t in due if t is not None), "a deadline has no wake-up"
 

@@ -135,6 +135,7 @@ def report_briefly(facts: NodeFacts) -> nodes.NodeReport:
     return nodes.NodeReport(
         hostname=facts.hostname,
         address=facts.address,
+        is_carried=facts.is_carried,
         python=facts.python,
         torch=facts.torch,
         jdist=facts.jdist,

@@ -4,6 +4,7 @@ A check is a function decorated with :func:`check`, for the whole examination, o
 yields nothing where the facts are fine or unknown.
 """
 
+import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
@@ -145,6 +146,17 @@ def _blocked_paths(seen: Examination) -> Iterator[Finding]:
         )
         yield Finding("breaks", f"{what}{at}: {reasons}. {effect}", tuple(sorted({n for p in mine for n in p})))
         left = {pair: path for pair, path in left.items() if pair not in mine}
+
+
+@check
+def _own_addresses(seen: Examination) -> Iterator[Finding]:
+    """Carried nodes that give the loopback as their address, where their tunnel ends: other nodes meet themselves."""
+    for node, report in sorted(seen.nodes.items()):
+        is_loopback = ipaddress.ip_address(report.address.partition("%")[0]).is_loopback
+        if report.is_carried and is_loopback and len(seen.nodes) > 1:
+            text = f"{seen.name(node)} has no address but {report.address}, where only its own processes reach it"
+            effect = "no other node can join its ranks; name its interface with --env GLOO_SOCKET_IFNAME=NAME"
+            yield Finding("breaks", f"{text}: {effect}", (node,))
 
 
 @check

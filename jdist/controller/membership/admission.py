@@ -171,7 +171,7 @@ class Admission:
             nnodes=m.world.nnodes,
             nproc=node.nproc,
             first_rank=m.world.topology.first_rank(node.node_rank),
-            agent_grace=m.settings.agent_grace,
+            agent_grace=m.settings.carried_grace if node.facts.is_carried else m.settings.agent_grace,
             end_grace=m.settings.end_grace,
             output_lines=m.settings.output_lines,
             warm=m.settings.warm,
@@ -229,7 +229,7 @@ def _address(node: Node, world: World) -> str:
     # Seen from that host, each of its addresses is as good as another. A node elsewhere knows its own.
     if node.facts.address != node.facts.reached:
         return ""
-    ways = [n.facts.reached for n in world.nodes.values() if n.facts.address != n.facts.reached]
+    ways = [n.facts.reached for n in world.nodes.values() if n.facts.reached not in ("", n.facts.address)]
     return max(ways, key=ways.count, default="")
 
 

@@ -296,8 +296,9 @@ class Heartbeats:
         m = self._model
         for node in [n for n in m.world.nodes.values() if n.is_here]:
             silence = m.now - node.last_heard
-            if silence >= m.settings.node_grace:
-                self._rank_loss.node_gone(node, f"last heard {silence:.0f} s ago")
+            if silence >= node.grace(m.settings):
+                advice = _advice(node) if node.facts.is_carried else ""
+                self._rank_loss.node_gone(node, f"last heard {silence:.0f} s ago{advice}")
             elif silence >= m.settings.beat_timeout and not node.is_unreachable:
                 node.is_unreachable = True
                 m.broadcast(Notice(self._describe(node)))
@@ -308,12 +309,18 @@ class Heartbeats:
 
     def _describe(self, node: Node) -> str:
         silence = self._model.now - node.last_heard
-        left = max(0.0, self._model.settings.node_grace - silence)
+        left = max(0.0, node.grace(self._model.settings) - silence)
         return f"{node.name} is unreachable: last heard {silence:.1f} s ago; its ranks are kept for {left:.0f} s"
 
     def next_wakeup(self) -> float | None:
         """When a node's state changes next if nothing is heard."""
-        gone, unreachable = self._model.settings.node_grace, self._model.settings.beat_timeout
-        nodes = [n for n in self._model.world.nodes.values() if n.is_here]
-        waits = (n.last_heard + (gone if n.is_unreachable else min(unreachable, gone)) for n in nodes)
+        settings = self._model.settings
+        nodes = [(n, n.grace(settings)) for n in self._model.world.nodes.values() if n.is_here]
+        waits = (n.last_heard + (gone if n.is_unreachable else min(settings.beat_timeout, gone)) for n, gone in nodes)
         return min(waits, default=None)
+
+
+def _advice(node: Node) -> str:
+    """What outlives longer breaks of a login that carries a node's connections."""
+    host = node.facts.launcher_name or "HOST"
+    return f"; a cluster that is started with --at {host} outlives longer breaks of the login"

@@ -18,6 +18,7 @@ from jdist.core.messages.nodes import NodeResources
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.protocol import NodeReply
 from jdist.core.messages.runs import MetricPoints, MetricsLogged, Output, OutputItem, Tail
+from jdist.core.settings import Settings
 from jdist.core.topology import Topology
 
 
@@ -44,6 +45,10 @@ class Node:
     def name(self) -> str:
         what = f"the task of rank {self.node_rank}" if self.is_task else f"node {self.node_rank}"
         return f"{what} ({self.facts.hostname})"
+
+    def grace(self, settings: Settings) -> float:
+        """Seconds without a heartbeat until it is dropped."""
+        return settings.carried_grace if self.facts.is_carried else settings.node_grace
 
     @property
     def has_gpus(self) -> bool:

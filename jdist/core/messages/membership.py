@@ -137,11 +137,12 @@ class NodeFacts(Struct, frozen=True):
     jdist: str
     gpus: int
     cpus: int
-    address: str  # The address of the interface that reaches the controller.
-    reached: str = ""  # The controller's address through which it was reached.
+    address: str  # The address of the interface that reaches the controller, or other nodes if it is carried.
+    reached: str = ""  # The controller's address through which it was reached; "" if it is carried.
     network: str = ""  # Equal where processes share a machine's network; containers' host names do not show that.
     launcher_name: str = ""  # The launcher's name for the node; "" if it has none.
     torch_build: str | None = None  # What its torch was built for: "CUDA 12.8", "ROCm 6.4", "CPU"; None if unknown.
+    is_carried: bool = False  # Its connections to the controller travel through a login (see launch/tunnel_keeper).
 
 
 class Invite(Message, frozen=True):

@@ -90,6 +90,7 @@ class NodeReport(Message, frozen=True):
     trouble: tuple[str, ...] = ()  # What could not be examined, and why.
     now: float = 0.0  # The node's wall clock.
     lacks: tuple[Lack, ...] = ()  # As far as a worker knew when it was started.
+    is_carried: bool = False  # As in `NodeFacts`.
 
 
 class NetworkPath(Message, frozen=True):

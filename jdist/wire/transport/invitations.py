@@ -34,6 +34,7 @@ class Endpoint(Struct, frozen=True):
     data_port: int
     server_key: str  # The controller's public key: no other process can answer in its place.
     key: KeyPair
+    is_carried: bool = False  # As in `JoinLine`.
 
 
 class JoinLine(Struct, frozen=True, array_like=True):
@@ -45,6 +46,7 @@ class JoinLine(Struct, frozen=True, array_like=True):
     data_port: int
     server_key: str
     key: KeyPair
+    is_carried: bool = False  # It leads through a tunnel: no address of it is one of the controller's host.
 
     def encode(self) -> str:
         """The line as one word, safe to paste."""
@@ -70,7 +72,7 @@ class JoinLine(Struct, frozen=True, array_like=True):
 
     def endpoint(self, host: str, key: KeyPair) -> Endpoint:
         """The controller's endpoint at one of the hosts, for an agent with a key of its own."""
-        return Endpoint(self.cluster, host, self.control_port, self.data_port, self.server_key, key)
+        return Endpoint(self.cluster, host, self.control_port, self.data_port, self.server_key, key, self.is_carried)
 
 
 def find_line(word: str) -> str:

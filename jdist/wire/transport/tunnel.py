@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import cast
 
@@ -196,14 +196,23 @@ class _Output(asyncio.Protocol):
 class Tunnel(asyncio.Protocol):
     """One end. It is the protocol of the stream, or of its input; then `output` is that of its output.
 
-    ``answer`` answers the other end's requests: only an end that has it dials connections, too. ``on_end`` is called
+    ``answer`` answers the other end's requests: only an end that has it dials connections, too. ``dials``: the only
+    addresses that it dials, for a peer that is no client: then any end of the stream is a break. ``on_end`` is called
     once when the stream has ended.
     """
 
-    def __init__(self, answer: Callable[[bytes], Awaitable[bytes]] | None, on_end: Callable[[], object]):
+    def __init__(
+        self,
+        answer: Callable[[bytes], Awaitable[bytes]] | None,
+        on_end: Callable[[], object],
+        *,
+        dials: Collection[Address] | None = None,
+    ):
         self.takes = True  # The stream takes what is written to it.
         self.heard = 0.0  # The loop's time at which something arrived last.
         self._answer = answer
+        self._dials = dials
+        self._has_client = answer is not None and dials is None
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._writer: asyncio.WriteTransport | None = None
@@ -217,6 +226,11 @@ class Tunnel(asyncio.Protocol):
         self._left = 0  # Bytes of it that are still to come.
         self._body = bytearray()
         self.is_over = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no connection in it."""
+        return not self._connections
 
     @property
     def output(self) -> asyncio.BaseProtocol:
@@ -244,13 +258,13 @@ class Tunnel(asyncio.Protocol):
             connection.pace()
 
     def eof_received(self) -> None:
-        if self._answer is None:
+        if not self._has_client:
             self.close()
         else:  # the client's process has ended, or the network has broken, which ends the output, too
             self._loop.call_later(_BREAKS, partial(self.close, in_order=True))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        if self._answer is None:
+        if not self._has_client:
             self.close()
 
     def close(self, *, in_order: bool = False) -> None:
@@ -360,7 +374,10 @@ class Tunnel(asyncio.Protocol):
     async def _dial(self, connection: TunnelConnection, body: bytes) -> None:
         port, _, host = body.decode().partition(" ")
         try:
-            await self._loop.create_connection(lambda: connection, host, int(port))
+            address = (host, int(port))
+            if self._dials is not None and address not in self._dials:
+                raise ValueError(f"it is not to be reached: {address}")
+            await self._loop.create_connection(lambda: connection, *address)
         except (OSError, ValueError):
             self.drop(connection, RESET)
 

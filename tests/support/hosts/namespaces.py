@@ -202,6 +202,22 @@ class Bed:
 
     # ------------------------------------------------------------ faults
 
+    def shut_out(self, port: int) -> None:
+        """Let no node open a connection to this machine: what it sends vanishes, but for answers from ``port``."""
+        for node in self.nodes:
+            nowhere, table = f"{self._net}.250", "77"
+            node.run("ip", "neigh", "replace", nowhere, "lladdr", "02:00:00:00:00:99", "dev", "eth0")
+            node.run("ip", "route", "replace", self.head, "via", nowhere, "dev", "eth0", "table", table)
+            answers = ("ipproto", "tcp", "sport", str(port))
+            node.run("ip", "rule", "add", "pref", "100", "to", self.head, *answers, "lookup", "main")
+            node.run("ip", "rule", "add", "pref", "101", "to", self.head, "lookup", table)
+
+    def let_in(self) -> None:
+        """Take back what :meth:`shut_out` did."""
+        for node in self.nodes:
+            for pref in ("100", "101"):
+                node.run("ip", "rule", "del", "pref", pref)
+
     def cut(self, node_rank: int) -> None:
         """Pull the cable: what is sent is lost, and nobody is told."""
         call("ip", "link", "set", self._cable(node_rank), "down")

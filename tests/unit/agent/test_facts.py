@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import psutil
 import pytest
 import torch
 
+import jdist.agent.node as node_module
 from jdist.agent.node import node_facts, read_torch_build
 
 HEAD = "from typing import Optional\n\n__all__ = ['__version__', 'cuda']\n__version__ = '2.9.1'\ndebug = False\n"
@@ -27,6 +31,20 @@ HEAD = "from typing import Optional\n\n__all__ = ['__version__', 'cuda']\n__vers
 )
 def test_what_the_file_says(text: str, build: str | None) -> None:
     assert read_torch_build(text) == build
+
+
+def test_a_carried_node_gives_an_address_of_its_own_and_none_of_its_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "own_addresses", lambda: ("10.0.0.3", "10.1.0.3"))
+    interfaces = {"lo": "127.0.0.1", "eth0": "10.0.0.3", "eth1": "10.1.0.3"}
+    monkeypatch.setattr(
+        psutil, "net_if_addrs", lambda: {n: [SimpleNamespace(address=a)] for n, a in interfaces.items()}
+    )
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    found = node_facts(("127.0.0.1", 1), is_carried=True)
+    assert (found.address, found.reached, found.is_carried) == ("10.0.0.3", "", True)
+    for name, expected in (("eth1", "10.1.0.3"), ("lo", "10.0.0.3"), ("none", "10.0.0.3")):
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", name)
+        assert node_facts(("127.0.0.1", 1), is_carried=True).address == expected
 
 
 def test_the_torch_that_is_here() -> None:

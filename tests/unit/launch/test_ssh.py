@@ -60,7 +60,10 @@ def test_hosts_are_needed() -> None:
 def test_what_stands_after_the_dashes() -> None:
     words = ["--python", "/p", "--directory", "/d", "-F", "f", "h"]
     assert parse_options(words) == SshOptions("/p", "/d", "f", "h")
-    assert parse_options([]) == SshOptions()
+    assert parse_options([]) == SshOptions(tunnel="auto")
+    assert parse_options(["--tunnel", "never"]) == SshOptions(tunnel="never")
+    with pytest.raises(UsageError, match="--tunnel"):
+        parse_options(["--tunnel", "sometimes"])
 
 
 def test_the_host_of_a_node_that_is_added() -> None:

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import pytest
 
 from jdist.core.errors import ConnectionLost
-from jdist.wire.transport.tunnel import OPEN, Tunnel, TunnelConnection
+from jdist.wire.transport.tunnel import OPEN, Address, Tunnel, TunnelConnection
 from support.port import run, until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -35,15 +35,19 @@ class Ends:
 
 
 @contextlib.asynccontextmanager
-async def ends(serve: Serve, answer: Callable[[bytes], Awaitable[bytes]] | None = None) -> AsyncIterator[Ends]:
+async def ends(
+    serve: Serve, answer: Callable[[bytes], Awaitable[bytes]] | None = None, dials: Collection[Address] | None = None
+) -> AsyncIterator[Ends]:
+    """``dials``: the only addresses that the far end dials; if there are none, the server's."""
     loop = asyncio.get_running_loop()
-    near, far = Tunnel(None, lambda: None), Tunnel(answer or no_answer, lambda: None)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    there = server.sockets[0].getsockname()
+    only = None if dials is None else dials or {there}
+    near, far = Tunnel(None, lambda: None), Tunnel(answer or no_answer, lambda: None, dials=only)
     for reader, writer in ((near, far), (far, near)):  # two pipes, as a login is
         outlet, inlet = os.pipe()
         await loop.connect_read_pipe(lambda reader=reader: reader, os.fdopen(outlet, "rb", buffering=0))
         await loop.connect_write_pipe(lambda writer=writer: writer.output, os.fdopen(inlet, "wb", buffering=0))
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    there = server.sockets[0].getsockname()
     listener = await loop.create_server(lambda: TunnelConnection(lambda c: near.carry(c, there)), "127.0.0.1", 0)
     try:
         yield Ends(near, far, listener.sockets[0].getsockname()[1])
@@ -154,7 +158,7 @@ def test_the_way_in_which_a_connection_ends_there_is_the_way_in_which_it_ends_he
     run(scenario)
 
 
-@pytest.mark.parametrize("by", ["a break", "bye", "the process's end"])
+@pytest.mark.parametrize("by", ["a break", "bye", "the process's end", "the end of one that is no client"])
 def test_connections_end_as_the_tunnel_does(by: str) -> None:
     async def scenario() -> None:
         found: list[str] = []
@@ -168,7 +172,7 @@ def test_connections_end_as_the_tunnel_does(by: str) -> None:
                 found.append("reset")
             writer.close()
 
-        async with ends(serve) as tunnel:
+        async with ends(serve, dials=set() if by == "the end of one that is no client" else None) as tunnel:
             reader, writer = await tunnel.connect()
             assert await reader.readline() == b"here\n"
             if by == "a break":
@@ -181,7 +185,7 @@ def test_connections_end_as_the_tunnel_does(by: str) -> None:
                 tunnel.far.eof_received()  # ssh passes on that its input has ended, and is still there
             await until(lambda: found)
             writer.close()
-            assert found == ["reset" if by == "a break" else "in order"]
+            assert found == ["in order" if by in ("bye", "the process's end") else "reset"]
 
     run(scenario)
 
@@ -280,5 +284,18 @@ def test_something_else_on_the_stream_ends_the_tunnel() -> None:
             await loop.sock_sendall(other, b"Connection to login closed by remote host.\n")
             async with asyncio.timeout(20):
                 await ended.wait()
+
+    run(scenario)
+
+
+def test_an_end_dials_only_the_addresses_that_it_was_given() -> None:
+    async def scenario() -> None:
+        async with ends(echo, dials={("127.0.0.1", 1)}) as tunnel:
+            reader, writer = await tunnel.connect()
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            writer.close()
+            await until(lambda: not tunnel.open)
+            assert tunnel.near.is_idle
 
     run(scenario)

@@ -237,6 +237,14 @@ def test_the_made_up_build_is_one_for_cuda() -> None:
     assert found(gpu_node(0, facts=CUDA)) == ()
 
 
+def test_a_carried_node_whose_address_is_the_loopback_is_said_unless_it_is_alone() -> None:
+    carried = node(1, address="127.0.0.1", is_carried=True)
+    (finding,) = found(node(0), carried, paths={(0, 1): way(1, addresses=("127.0.0.1",)), (1, 0): way(0)})
+    assert finding.severity == "breaks"
+    assert finding.text.startswith("node 1 (b) has no address but 127.0.0.1")
+    assert found(carried) == ()
+
+
 def test_a_node_that_nobody_reaches_is_one_finding() -> None:
     (finding,) = found(*THREE, paths={(0, 2): way(2, **DROPPED), (1, 2): way(2, **DROPPED)})
     assert finding.severity == "breaks"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from jdist.controller.model.model import FromAgent, PeerGone
 from jdist.core.messages.membership import (
@@ -17,7 +18,7 @@ from jdist.core.messages.membership import (
 )
 from jdist.core.messages.runs import AbortRun, Interrupt
 from jdist.core.messages.status import Notice, StatusReport, StatusRequest
-from support.driver import Driver
+from support.driver import Driver, facts
 
 SETTINGS = {"beat_timeout": 3.0, "node_grace": 15.0, "interrupt_grace": 4.0}
 
@@ -81,6 +82,22 @@ def test_a_node_that_is_silent_for_too_long_is_given_up_with_its_ranks() -> None
     assert error.evalue == "node 1 (a-1) is gone: last heard 15 s ago"
     assert d.forgotten == ["a-1"]
     assert d.state.model.phase == "gathering"
+
+
+def test_a_carried_node_is_kept_for_longer_and_then_the_way_that_outlives_that_is_named() -> None:
+    d = Driver(nproc=(1,), carried_grace=60.0, **SETTINGS)
+    d.add_agent("a-0")
+    d.add_agent("a-1", facts=replace(facts("a-1"), is_carried=True, launcher_name="b"))
+    d.settle()
+    assert {w.node_rank: w.agent_grace for w in d.heard(Welcome)} == {0: 60.0, 1: 60.0}
+    d.attach()
+    cut(d, 1)
+    d.sleep(59.0)
+    assert len(notices(d)) == 1
+    assert "its ranks are kept for 57 s" in notices(d)[0]
+    d.sleep(2.0)
+    lost = "last heard 60 s ago; a cluster that is started with --at b outlives longer breaks of the login"
+    assert any(lost in text for text in notices(d))
 
 
 def test_an_agent_that_was_given_up_comes_back_with_fresh_ranks() -> None:
