@@ -52,7 +52,7 @@ class FollowedHost:
 
     def __init__(self, host: RemoteHost, adopt: Adopt, is_starting: Callable[[str], bool]):
         self.host = host
-        self.host.asked = "no one"
+        self.host.asked, self.host.advice = "no one", "Log in here"
         self.problem = ""  # Why there is no login.
         self._adopt = adopt
         self._is_starting = is_starting
@@ -229,6 +229,8 @@ class FollowedHost:
                 await self._adopt(self, {})
             known = await (await self.site()).clusters()
         except (JdistError, TimeoutError) as e:
+            if self._has_use:  # the login has broken meanwhile, or is slow
+                return self.host.is_away
             self.problem = self.problem or str(e)
             await self._adopt(self, {})
             return True

@@ -59,6 +59,10 @@ _OPTIONS = {
     "ControlMaster": "no",  # one that is open is used, but this login shall not carry others, which would end with it
 }
 _DENIED = "ermission denied"
+_ADVICE = (
+    "Nothing could be asked here: log in once in a terminal, with a master connection that stays open (ControlMaster, "
+    "ControlPersist in ~/.ssh/config): ssh {}"
+)
 _ATTEMPT = 60.0  # Seconds for a login and the start of Python there.
 _ASKED = 300.0  # The same where the user may be asked for something.
 _LONGEST_PAUSE = 60.0
@@ -91,6 +95,7 @@ class RemoteHost:
         self.state: State = "closed"
         self.problem = ""  # Why the last attempt to connect failed.
         self.away_since = 0.0  # By the wall clock; 0: it is not away.
+        self.advice = _ADVICE.format(name)  # Where nothing could be asked, that is said in an error.
         self.asked: Asked | Ask | None = None  # Who answers ssh in a login that is waited for. None: as in a terminal.
         self._users = 0
         self._watchers: list[Callable[[], object]] = []
@@ -332,7 +337,7 @@ class RemoteHost:
     async def _connect(self, *, asks: bool) -> None:
         """Log in. Raises LaunchError with ssh's reason and what to do."""
         self._set("connecting")
-        login = _Login(self.name)
+        login = _Login(self.name, self.advice)
         try:
             async with asyncio.timeout(_ASKED if asks else _ATTEMPT):
                 await login.begin(self._handle_end, (self.asked or _who_is_asked()) if asks else "no one")
@@ -357,8 +362,9 @@ class RemoteHost:
 class _Login:
     """One run of ssh, and the tunnel through it."""
 
-    def __init__(self, host: str):
+    def __init__(self, host: str, advice: str):
         self._host = host
+        self._advice = advice
         self._tunnel: Tunnel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None  # Until the tunnel has it.
@@ -463,10 +469,7 @@ class _Login:
         if "Host key verification failed" in said:
             return f"{text}. Look at the key once, in a terminal: ssh {self._host}"
         if is_denied(said) and asked == "no one":
-            return (
-                f"{text}. Nothing could be asked here: log in once in a terminal, with a master connection that stays "
-                f"open (ControlMaster, ControlPersist in ~/.ssh/config): ssh {self._host}"
-            )
+            return f"{text}. {self._advice}"
         return f"{text}. {PYTHON} names the Python there" if "there is no " in said else text
 
     def end(self) -> None:
