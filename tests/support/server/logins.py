@@ -37,15 +37,13 @@ class Logins:
         self.program.write_text(_SSH.format(bed=bed, passphrase=PASSPHRASE))
         self.program.chmod(0o700)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """With which a process logs in by it."""
-        return {"JDIST_SSH": str(self.program)}
-
     def of(self, pid: int) -> list[psutil.Process]:
         """The logins that a process has."""
-        children = psutil.Process(pid).children()
-        return [child for child in children if str(self.program) in child.cmdline()]
+        found = []
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                found += [child] if str(self.program) in child.cmdline() else []
+        return found
 
     def cut(self, pid: int) -> None:
         """Break the logins of a process."""
