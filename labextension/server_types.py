@@ -29,7 +29,7 @@ FILE = HERE / "src" / "generated" / "server.ts"
 HEAD = "/** What the server sends, as the Structs of jdist say it; written by: make types */\n"
 SENT = (
     *(ClusterEvent, s.ResourcesSnapshot, s.VariablesSnapshot, s.StacksSnapshot, s.ConsoleCommands, s.LaunchOptions),
-    *(s.AddingOptions, RunJson),
+    *(s.AddingOptions, s.LoginState, RunJson),
 )
 # Kinds that have a name of their own.
 NAMES = {"Action": errors.Action, "Comparison": Comparison, "Quantity": Quantity}

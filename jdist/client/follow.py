@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from jdist.client.cluster import AsyncCluster
-from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
+from jdist.core.errors import ConnectionLost, JdistError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.status import ClusterFacts, Notice, RunsChanged, StatusReport, Stopped
@@ -97,7 +97,7 @@ class ClusterFollower(ABC):
             try:
                 async with asyncio.timeout(ANSWER_TIMEOUT):
                     self.observer = await AsyncCluster.observe(self.connection)
-            except (ConnectionLost, ProtocolError, TimeoutError, OSError) as e:
+            except (JdistError, TimeoutError, OSError) as e:
                 self.handle_silence(e)
             self.was_attached = self.observer is not None
             if self.observer is not None:

@@ -2,13 +2,14 @@
 
 Each cluster has a follower, through which it can also be asked and changed. The followers live on the client's loop, in
 a thread of its own, so a cluster that hangs never blocks the server. An event contains only what is new, and a cluster
-has at most two events a second.
+has at most two events a second. Those of other hosts are followed while pages look at them (remote_hosts.py).
 """
 
 import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar
@@ -19,8 +20,13 @@ from msgspec.structs import replace
 from jdist.client import find
 from jdist.client.cluster import AsyncCluster
 from jdist.client.follow import RETRY_AFTER, ClusterFollower, Observations, watched_pause
+from jdist.client.lifecycle.lifecycle import ClusterLifecycle
+from jdist.client.lifecycle.sites import split_name
+from jdist.client.remote.host import RemoteHost
+from jdist.client.remote.requests import Known
 from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages.status import Notice, StatusReport
+from jdist.server.remote_hosts import FollowedHost, RemoteHosts
 from jdist.server.snapshots import AddingOptions, ClusterSnapshot, RankRow, redacted, snapshot_of, summary_of
 from jdist.server.starts import KIND, LOCAL, NodeAdder, PendingStarts, Policy, read_arguments
 from jdist.wire.transport.keys import Connection
@@ -102,7 +108,8 @@ _ORPHANED = "its controller is gone; while its ranks wait for another, it can be
 class BrowserFollower(ClusterFollower):
     """Keeps the snapshot of one cluster up to date for browsers, and calls ``update(name, is_forced, notice)``.
 
-    ``is_watched`` says whether a browser listens; ``on_running`` is called as long as cells run.
+    ``is_watched`` says whether a browser listens; ``on_running`` is called as long as cells run. ``host``: where the
+    cluster is, if that is behind ssh. It is shown as reconnecting while the login there is broken.
     """
 
     def __init__(
@@ -111,14 +118,17 @@ class BrowserFollower(ClusterFollower):
         update: Callable[[str, bool, str], None],
         is_watched: Callable[[], bool],
         on_running: Callable[[], None],
+        host: RemoteHost | None = None,
     ):
         self._connection = connection
+        self._host = host
+        self._unwatch: Callable[[], None] = host.watch(self._handle_login) if host is not None else lambda: None
         self._update = update
         self._is_watched = is_watched
         self._on_running = on_running
         self.is_over = False  # The cluster is gone, or its controller has died.
         self._answered_at: float | None = None  # Time of the last report, on the loop's clock.
-        self.snapshot = summary_of(connection, "silent", "it has not answered yet")
+        self.snapshot = summary_of(connection, "connecting" if host else "silent", "it has not answered yet")
         super().__init__()
 
     @property
@@ -133,13 +143,16 @@ class BrowserFollower(ClusterFollower):
     @property
     def aged_snapshot(self) -> ClusterSnapshot:
         """The snapshot; that of a cluster which does not answer any more says since when."""
+        if self._host is not None and self._host.is_away:
+            age = round(max(0.0, time.time() - self._host.away_since), 1)
+            return replace(self.snapshot, state="reconnecting", reason=self._host.problem, age=age)
         if self.snapshot.state != "silent" or self._answered_at is None:
             return self.snapshot
         return replace(self.snapshot, age=round(asyncio.get_running_loop().time() - self._answered_at, 1))
 
     async def detail(self) -> ClusterSnapshot:
         """All that can be known now, within some seconds."""
-        if self.observer is None or self.observer.link.lost:
+        if self.observer is None or self.observer.link.lost or (self._host is not None and self._host.is_away):
             return self.aged_snapshot
         try:
             self._take(*await self.poll(self.observer, lambda _: True))
@@ -166,7 +179,14 @@ class BrowserFollower(ClusterFollower):
     def handle_notice(self, notice: Notice) -> None:
         self._update(self._connection.name, True, str(notice))
 
+    def _handle_login(self) -> None:
+        """The login to the host has broken, or is back."""
+        self.poll_now()
+        self._update(self._connection.name, False, "")
+
     def handle_silence(self, error: Exception) -> None:
+        if self._host is not None:
+            self._probing = asyncio.ensure_future(self._host.probe())  # it may be the login that is silent
         who = f"its controller (process {self._connection.pid})"
         if isinstance(error, ProtocolError):
             self.snapshot = summary_of(self._connection, "foreign", str(error))
@@ -177,8 +197,11 @@ class BrowserFollower(ClusterFollower):
         self._update(self._connection.name, False, "")
 
     async def attaches_again(self) -> bool:
-        """Only if it has not answered yet: another follower is made for a controller that is started again."""
-        self.is_over = self.was_attached
+        """Only if it has not answered yet: another follower is made for a controller that is started again.
+
+        That of another host is looked for again there.
+        """
+        self.is_over = self.was_attached or (self._host is not None and self.snapshot.state != "foreign")
         self._update(self._connection.name, False, "")
         return not self.is_over and self.snapshot.state != "foreign"
 
@@ -189,6 +212,10 @@ class BrowserFollower(ClusterFollower):
             return _IDLE_PAUSE
         pause = watched_pause(self.world_size)  # a node that cannot be reached is described with the seconds since then
         return pause if self.snapshot.runs or self.snapshot.silences else max(pause, _WATCHED_PAUSE)
+
+    async def close(self) -> None:
+        self._unwatch()
+        await super().close()
 
 
 class ClusterList:
@@ -210,7 +237,8 @@ class ClusterList:
         self._others: dict[str, ClusterSnapshot] = {}  # Clusters that cannot be attached to.
         self._rescan = asyncio.Event()
         self._feed = EventFeed(self.snapshot, emit)
-        self._starts = PendingStarts(lambda name, notice: self._feed.update(name, False, notice), self._check_size)
+        self._starts = PendingStarts(self._handle_start, self._accept)
+        self.elsewhere = RemoteHosts(self._adopt_at, self._starts.__contains__)
         self._adder = NodeAdder(lambda name, notice: self._feed.update(name, bool(notice), notice))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._following = asyncio.ensure_future(self._follow())
@@ -233,7 +261,9 @@ class ClusterList:
         return [found.without_ranks() for name in names if (found := self.snapshot(name)) is not None]
 
     async def detail(self, name: str) -> ClusterSnapshot | None:
-        """All that can be known of a cluster now; None if there is none."""
+        """All that can be known of a cluster now; None if there is none. Another host's is followed from now on."""
+        if split_name(name)[0]:
+            await self.elsewhere.look(name)
         if name not in self._followers:
             return self.snapshot(name)
         return self._adder.snapshot(name, self._starts.snapshot(name, await self._followers[name].detail()))
@@ -245,8 +275,14 @@ class ClusterList:
     # ------------------------------------------------------------ what can be done
 
     async def start(self, asked: dict[str, Any]) -> str:
-        """Begin a start, and return the cluster's name. Raises UsageError."""
-        return await self._starts.begin(self.policy.complete(asked, await self.ranks_here()))
+        """Begin a start, and return the cluster's name. Raises UsageError, LaunchError."""
+        arguments = self.policy.complete(asked, await self.ranks_here())
+        at = arguments["at"]
+        taken = set((await (await self.elsewhere.use(at).site()).clusters()) if at else await _names_here())
+        name = await self._starts.begin(arguments, taken)
+        if at:
+            await self.elsewhere.look(name)
+        return name
 
     async def instructions(self, name: str) -> str:
         """What the user has to do for nodes to join. It may contain the join line. Raises UsageError."""
@@ -270,8 +306,8 @@ class ClusterList:
         await self._adder.end(name)
 
     def _launcher_of(self, name: str) -> str:
-        charter = find.charter_of(self._followers[name].connection)
-        return LOCAL if charter is None else charter.settings.launcher
+        settings = self._observer(name).part(ClusterLifecycle).settings
+        return LOCAL if settings is None else settings.launcher
 
     def _observer(self, name: str) -> AsyncCluster:
         """Raises ConnectionLost if the cluster does not answer."""
@@ -326,13 +362,13 @@ class ClusterList:
             has_ended = True
         else:
             has_ended = bool(await self.act(name, _stop, within))
-        self._rescan.set()
+        self._look_again(name)
         return has_ended
 
     async def revive(self, name: str) -> None:
         """Start the controller of a cluster again if it has died. Raises JdistError."""
         await (await AsyncCluster.attach(name, kind=KIND)).detach()
-        self._rescan.set()
+        self._look_again(name)
 
     async def close(self) -> None:
         """Detach from all clusters, which continue to run, and cancel the starts that are under way."""
@@ -345,6 +381,7 @@ class ClusterList:
             task.cancel()
         for follower in self._followers.values():
             await follower.close()
+        await self.elsewhere.close()
 
     # ------------------------------------------------------------ finding them
 
@@ -355,7 +392,7 @@ class ClusterList:
             self._rescan.clear()
             try:
                 running, others, is_settled = await asyncio.to_thread(_find)
-                await self._adopt(running, others)
+                await self._adopt("", running, others)
             except OSError:  # a file that cannot be read now is read again
                 is_settled = False
             with contextlib.suppress(TimeoutError):
@@ -365,33 +402,66 @@ class ClusterList:
                             async with asyncio.timeout(_GLANCE):
                                 await self._rescan.wait()
 
-    async def _adopt(self, running: Mapping[str, Connection], others: dict[str, ClusterSnapshot]) -> None:
-        """Follow the clusters that run; show the others."""
-        for name in {**running, **self._followers}:
+    async def _adopt_at(self, used: FollowedHost, known: Mapping[str, Known]) -> None:
+        """Follow the clusters of another host that run; show those that cannot be used, or not yet."""
+        running = {name: each.connection for name, each in known.items() if not each.seconds_left}
+        others = {n: summary_of(known[n].connection, "orphaned", _ORPHANED) for n in known.keys() - running.keys()}
+        if used.problem or not used.has_login:
+            state = "unreachable" if used.problem else "connecting"
+            reason = redacted(used.problem or f"logging in to {used.host.name}")
+            others = {n: ClusterSnapshot(name=n, state=state, reason=reason) for n in used.names}
+        await self._adopt(used.host.name, running, others, used.host)
+
+    async def _adopt(
+        self,
+        at: str,
+        running: Mapping[str, Connection],
+        others: dict[str, ClusterSnapshot],
+        host: RemoteHost | None = None,
+    ) -> None:
+        """Follow the clusters of one host that run; show the others."""
+        before = {name for name in {*self._followers, *self._others} if split_name(name)[0] == at}
+        for name in {*running, *self._followers} & {*running, *before}:
             known, connection = self._followers.get(name), running.get(name)
             if known is not None and (known.is_over or not _is_same(known.connection, connection)):
                 await self._followers.pop(name).close()
             if connection is not None and name not in self._followers:
-                follower = BrowserFollower(connection, self._handle_update, self._is_watched, self._on_running)
+                follower = BrowserFollower(connection, self._handle_update, self._is_watched, self._on_running, host)
                 follower.add_done_callback(self._log_fault)
                 self._followers[name] = follower
-        self._others = others
+        self._others = {n: each for n, each in self._others.items() if n not in before} | others
         for name in {*self._feed.names, *self._followers, *self._others}:
-            self._feed.update(name)
+            if split_name(name)[0] == at:
+                self._feed.update(name)
 
     def _handle_update(self, name: str, is_forced: bool, notice: str) -> None:
         if name in self._followers and self._followers[name].is_over:
-            self._rescan.set()
+            self._look_again(name)
         self._feed.update(name, is_forced, notice)
 
-    def _check_size(self, name: str, world_size: int) -> None:
+    def _handle_start(self, name: str, notice: str) -> None:
+        self._feed.update(name, False, notice)
+
+    def _look_again(self, name: str) -> None:
+        """Look which clusters there are where this one is."""
+        self._rescan.set()
+        self.elsewhere.list_again(name)
+
+    async def _accept(self, name: str, world_size: int) -> None:
+        """A start has succeeded: follow that cluster. Raises UsageError if more ranks run than are allowed."""
         others = sum(each.world_size for each in self._followers.values() if each.connection.name != name)
         self.policy.check_ranks(others + world_size)
+        await self.elsewhere.wait_listed(name)
 
 
 def _is_same(known: Connection, found: Connection | None) -> bool:
     """Whether both lead to the same controller; it may have been opened for other hosts since."""
     return found is not None and replace(found, addresses=known.addresses, public_port=known.public_port) == known
+
+
+async def _names_here() -> dict[str, Connection]:
+    """The names of this host's clusters that are taken."""
+    return await asyncio.to_thread(lambda: find.connections() | find.restartable())
 
 
 async def _stop(cluster: AsyncCluster) -> bool:

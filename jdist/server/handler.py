@@ -125,7 +125,8 @@ class Handler(ExtensionHandlerMixin, APIHandler):
         return int(text)
 
 
-_PATTERNS = {"NAME": r"([^/]+)", "R": r"([0-9]{1,9})", "N": r"([0-9]{1,9})"}  # Of the parts of a path that differ.
+_NUMBER = r"([0-9]{1,9})"
+_PATTERNS = {"NAME": r"([^/]+)", "HOST": r"([^/]+)", "R": _NUMBER, "N": _NUMBER}  # Of the parts of a path that differ.
 
 _Method = Callable[..., Awaitable[None]]
 _methods: dict[str, dict[str, Any]] = {}  # By path, as a regular expression, and HTTP method.

@@ -33,7 +33,14 @@
     GET    clusters/NAME/ranks/R/stack     read      the stack of its main thread
     GET    clusters/NAME/ranks/R/source    read      ?file=PATH: a file on the stack of a paused rank
     GET    clusters/NAME/ranks/R/console   read      how to attach a terminal, on its node or on this server
-    GET    launch                          read      launchers, limits and defaults of a start
+    GET    launch                          read      hosts, launchers, limits and defaults of a start
+    POST   hosts/HOST/login                execute   log in there by ssh; with {"question": 3, "answer": …}: go on
+    DELETE hosts/HOST/login                execute   cancel that
+
+A cluster of another host is called HOST:NAME. It is followed while pages ask for it, each at least every five minutes
+(GET clusters/HOST:NAME), and a login that this needs asks nothing. What ssh asks in a login that was posted is in the
+answer: {"state": "asks", "text": …, "question": 3, "is_secret": true}; ask again with {"question": 0} while it is
+"connecting".
 
 If a request concerns the output of a run, ``cluster`` (in the query or in the body) is the id of its cluster, since
 another cluster may have the same name by now.
@@ -61,6 +68,8 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.debug import Stacks, listed, merge
 from jdist.client.doctor.findings import Diagnosis
 from jdist.client.measure.columns import columns
+from jdist.client.remote.host import COMMAND
+from jdist.client.remote.known_hosts import configured_hosts
 from jdist.client.sync import Synced
 from jdist.core.errors import UsageError
 from jdist.core.messages.nodes import MOST_SECONDS
@@ -73,6 +82,7 @@ from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler, route
 from jdist.server.snapshots import (
     ConsoleCommands,
     LaunchOptions,
+    LoginState,
     RanksText,
     StacksSnapshot,
     resources_snapshot,
@@ -368,6 +378,27 @@ async def _show_console(handler: Handler, name: str, rank: str) -> None:
     handler.send(ConsoleCommands(found.hostname, command, here, reason))
 
 
+@route("POST", "hosts/HOST/login", "execute")
+async def _log_in(handler: Handler, host: str) -> None:
+    """What was typed is passed on to ssh, and kept nowhere."""
+    body = handler.body()
+    question, answer = body.get("question"), body.get("answer")
+    if not (question is None or type(question) is int) or not (answer is None or isinstance(answer, str)):
+        raise web.HTTPError(400, "question: a number; answer: a text")
+
+    async def log_in() -> LoginState:
+        return await handler.clusters.elsewhere.use(host).login(question, answer)
+
+    handler.set_header("Cache-Control", "no-store")
+    handler.send(await handler.cross(log_in()))
+
+
+@route("DELETE", "hosts/HOST/login", "execute")
+async def _end_login(handler: Handler, host: str) -> None:
+    await handler.cross(handler.clusters.elsewhere.end_login(host))
+    handler.send_done(is_done=True)
+
+
 @route("GET", "launch")
 async def _show_launch(handler: Handler) -> None:
     policy = handler.clusters.policy
@@ -375,7 +406,8 @@ async def _show_launch(handler: Handler) -> None:
     ranks_here = await handler.cross(handler.clusters.ranks_here(), ANSWER_TIMEOUT)
     launchers = policy.launchers(installed)
     forms = await asyncio.to_thread(lambda: {name: form_of(name) for name in launchers})
-    handler.send(LaunchOptions(launchers, forms, policy.max_ranks, ranks_here, policy.default_args))
+    hosts = await asyncio.to_thread(configured_hosts, os.environ.get(COMMAND, "ssh"))
+    handler.send(LaunchOptions(launchers, forms, policy.max_ranks, ranks_here, policy.default_args, hosts))
 
 
 def group_ranks(texts: Mapping[int, str]) -> list[RanksText]:

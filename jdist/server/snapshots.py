@@ -155,7 +155,8 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
 
     ``state`` is the world's phase as its controller reports it (gathering, forming, ready, failed, stopping), or
     starting: a start from a browser of which no more is known; silent: it does not answer; foreign: it has another
-    version; orphaned: its controller is gone.
+    version; orphaned: its controller is gone. Of a cluster of another host, also: connecting: the server logs in there;
+    unreachable: it could not; reconnecting: the login is broken, and another is tried again and again.
     """
 
     name: str
@@ -200,14 +201,24 @@ class ClusterSnapshot(Struct, frozen=True, kw_only=True):
         return tuple(row for row in self.rows if known.get(row.rank) != row.timeless())
 
 
+class LoginState(Struct, frozen=True):
+    """How far a login to another host is."""
+
+    state: Literal["open", "connecting", "asks"]
+    text: str = ""  # ssh's own words: its question, or what it waits for, such as the touch of a key.
+    question: int = 0  # The question's number, which belongs to the answer.
+    is_secret: bool = True  # What is typed is not shown.
+
+
 class LaunchOptions(Struct, frozen=True):
-    """What a browser can choose from for a start: launchers, the fields of each one's form, limits and defaults."""
+    """What a browser can choose from for a start: hosts, launchers, the fields of each one's form, limits, defaults."""
 
     launchers: list[str]  # The default comes first.
     forms: dict[str, LauncherForm]
     max_ranks: int  # The limit for all clusters together; 0: there is none.
     ranks_here: int
     defaults: dict[str, Any]
+    hosts: list[str]  # Those that the user's configuration of ssh names.
 
 
 class AddingOptions(Struct, frozen=True):

@@ -7,14 +7,13 @@ progress, and those that failed until the browser has been told.
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from jdist.client import find
 from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError, nearest
@@ -33,10 +32,14 @@ class StartArguments(StartOptions, frozen=True, forbid_unknown_fields=True):
     """The arguments that a browser may give, each as in :meth:`jdist.AsyncCluster.start`."""
 
     launcher: str = ""  # Empty: the first that is allowed.
+    at: str = ""  # The host on which it is started, as ssh knows it; empty: this one.
 
 
 class Policy(Struct, frozen=True):
-    """Limits of one server. The user's own notebooks and terminals are limited by the operating system only."""
+    """Limits of one server. The user's own notebooks and terminals are limited by the operating system only.
+
+    They hold for starts on other hosts, too, and the ranks of other hosts' clusters that pages look at are counted.
+    """
 
     max_ranks: int = 0  # Ranks in all clusters of the user together; 0: any number.
     allowed_launchers: tuple[str, ...] = ()  # Empty: all that are installed.
@@ -108,11 +111,14 @@ class _Start(Struct):
 
 
 class PendingStarts:
-    """Starts by name; calls ``update(name, notice)`` when one makes progress. Lives on the client's loop."""
+    """Starts by name; calls ``update(name, notice)`` when one makes progress. Lives on the client's loop.
 
-    def __init__(self, update: Callable[[str, str], None], check: Callable[[str, int], None]):
+    ``accept(name, ranks)`` takes over a cluster that is formed; it raises UsageError if there are too many ranks.
+    """
+
+    def __init__(self, update: Callable[[str, str], None], accept: Callable[[str, int], Awaitable[None]]):
         self._update = update
-        self._check = check
+        self._accept = accept
         self._starts: dict[str, _Start] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -122,21 +128,20 @@ class PendingStarts:
     def names(self) -> list[str]:
         return list(self._starts)
 
-    async def begin(self, arguments: dict[str, Any]) -> str:
-        """Begin a start, and return its name, which is free. Raises UsageError."""
-        taken = await asyncio.to_thread(lambda: find.connections() | find.restartable())
+    async def begin(self, arguments: dict[str, Any], taken: set[str]) -> str:
+        """Begin a start, and return its name, which is free; the others are ``taken``. Raises UsageError."""
         used = {*taken, *(name for name, start in self._starts.items() if not start.error)}
-        name = arguments["name"] or next(f"c{n}" for n in itertools.count(1) if f"c{n}" not in used)
+        host = f"{arguments['at']}:" if arguments["at"] else ""
+        local = arguments["name"] or next(f"c{n}" for n in itertools.count(1) if f"{host}c{n}" not in used)
+        name = f"{host}{local}"
         if name in used:
             raise UsageError(f"a cluster called {name} is already running; choose another name")
         start = self._starts[name] = _Start()
-        start.task = asyncio.ensure_future(self._start(start, {**arguments, "name": name}))
+        start.task = asyncio.ensure_future(self._start(name, start, {**arguments, "name": local}))
         self._update(name, "")
-        return str(name)
+        return name
 
-    async def _start(self, start: _Start, arguments: dict[str, Any]) -> None:
-        name = arguments["name"]
-
+    async def _start(self, name: str, start: _Start, arguments: dict[str, Any]) -> None:
         def handle_progress(progress: Progress) -> None:
             match progress:
                 case ClusterFacts():
@@ -152,7 +157,7 @@ class PendingStarts:
         try:
             cluster = await AsyncCluster.start(kind=KIND, on_progress=handle_progress, **arguments)
             try:
-                self._check(name, cluster.world_size)  # nodes may have brought more ranks than are allowed
+                await self._accept(name, cluster.world_size)  # nodes may have brought more ranks than are allowed
             except UsageError:
                 await cluster.stop()
                 raise

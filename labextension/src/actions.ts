@@ -11,8 +11,10 @@ import { StepKind } from './generated/server';
 import { formatRanks } from './format';
 import { canContinue, canPause } from './paused';
 import { askForCode } from './shell/codedialog';
+import { logIn } from './shell/login';
 import { insertCell } from './shell/notebooks';
 import { Terminals } from './shell/terminals';
+import { hostOf } from './states';
 import { IClusters } from './tokens';
 
 /** Arguments of a command: `{ cluster, ranks }`, both optional. */
@@ -108,6 +110,16 @@ export class Actions {
       Notification.warning(this._trans.__('There is no cluster %1 any more.', args.cluster), { autoClose: 5000 });
     }
     return found;
+  }
+
+  /** Logs in to the host of a cluster. */
+  async logIn(args: Args): Promise<void> {
+    const name = this.existing(args)?.name ?? '';
+    if (hostOf(name)) {
+      await this.reportErrors(async () => {
+        await logIn(this.api, hostOf(name), this._trans);
+      });
+    }
   }
 
   async pause(args: Args): Promise<void> {

@@ -9,6 +9,7 @@ import {
   IClusterSnapshot,
   IConsoleCommands,
   ILaunchOptions,
+  ILoginState,
   IRankRow,
   IResourcesSnapshot,
   IStacksSnapshot,
@@ -198,7 +199,17 @@ export class Api {
     return this._request(`clusters/${encodeURIComponent(name)}/trace?run=${run}&cluster=${id}`);
   }
 
-  /** Launchers, limits and defaults of a start. */
+  /** Logs in to another host, or with a question's number goes on with that; the next step. */
+  login(host: string, step: { question?: number; answer?: string } = {}): Promise<ILoginState> {
+    return this._request(`hosts/${encodeURIComponent(host)}/login`, 'POST', step);
+  }
+
+  /** Cancels that. */
+  endLogin(host: string): Promise<unknown> {
+    return this._request(`hosts/${encodeURIComponent(host)}/login`, 'DELETE');
+  }
+
+  /** Hosts, launchers, limits and defaults of a start. */
   launch(): Promise<ILaunchOptions> {
     return this._request('launch');
   }

@@ -1,17 +1,20 @@
 /** This user's clusters, kept up to date by the server's events, without polling. */
 
 import { Event, EventManager, ServerConnection, ServiceManager } from '@jupyterlab/services';
-import { IDisposable } from '@lumino/disposable';
+import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { Api, ICluster, IRank, RequestError } from './api';
 import { IClusterEvent } from './generated/server';
+import { hostOf } from './states';
 import { IClusterChange, IClusters } from './tokens';
 
 /** The schema of the server's events: events.yaml of jdist/server. */
 const SCHEMA = 'https://schema.jupyter.org/jdist/cluster/v1';
 /** How often a cluster is requested at most, because it has changed during the request. */
 const ATTEMPTS = 3;
+/** Milliseconds between two looks at a cluster of another host: the server follows it for five minutes after each. */
+const LOOK_EVERY = 60_000;
 
 /**
  * The clusters by name, as the server last reported them, and which of them the panel shows.
@@ -31,6 +34,7 @@ export class Clusters implements IClusters, IDisposable {
     });
     this._events.stream.connect(this._onEvent, this);
     this.ready = this.refresh();
+    this._clock = window.setInterval(() => this._lookAll(), LOOK_EVERY);
   }
 
   readonly api: Api;
@@ -66,8 +70,17 @@ export class Clusters implements IClusters, IDisposable {
 
   async choose(name: string): Promise<void> {
     this._chosen = name;
+    if (hostOf(name) && !this._all.has(name)) {
+      await this._lookAt(name);
+    }
     this._emit('');
     await this._loadCurrent();
+  }
+
+  look(name: string): IDisposable {
+    this._looks.push(name);
+    void this._lookAt(name);
+    return new DisposableDelegate(() => this._looks.splice(this._looks.indexOf(name), 1));
   }
 
   async refresh(): Promise<void> {
@@ -100,6 +113,7 @@ export class Clusters implements IClusters, IDisposable {
 
   dispose(): void {
     this._isDisposed = true;
+    window.clearInterval(this._clock);
     this._events.dispose();
     Signal.clearData(this);
   }
@@ -135,23 +149,42 @@ export class Clusters implements IClusters, IDisposable {
     }
     this._loaded = name;
     try {
-      for (let i = 0; i < ATTEMPTS; i++) {
-        const before = this._eventCounts.get(name);
-        const found = await this.api.cluster(name);
-        if (this._isDisposed || this._loaded !== name) {
-          return;
-        }
-        if (before === this._eventCounts.get(name) || i === ATTEMPTS - 1) {
-          const now = Date.now();
-          found.ranks?.forEach(row => (row.receivedAt = now));
-          this._all.set(name, { ...found, receivedAt: now });
-          break;
-        }
-      }
-      this._emit(name);
+      await this._load(name, () => this._loaded === name);
     } catch (error) {
       this._loaded = '';
       console.warn(`jdist: ${name}:`, error);
+    }
+  }
+
+  /** Requests all that is known of a cluster, as long as that `isWanted`. */
+  private async _load(name: string, isWanted: () => boolean): Promise<void> {
+    for (let i = 0; i < ATTEMPTS; i++) {
+      const before = this._eventCounts.get(name);
+      const found = await this.api.cluster(name);
+      if (this._isDisposed || !isWanted()) {
+        return;
+      }
+      if (before === this._eventCounts.get(name) || i === ATTEMPTS - 1) {
+        const now = Date.now();
+        found.ranks?.forEach(row => (row.receivedAt = now));
+        this._all.set(name, { ...found, receivedAt: now });
+        break;
+      }
+    }
+    this._emit(name);
+  }
+
+  /** Looks at all clusters of other hosts that the page shows. */
+  private _lookAll(): void {
+    const shown = new Set([...this._looks, this.current?.name ?? '']);
+    [...shown].filter(hostOf).forEach(name => void this._lookAt(name));
+  }
+
+  private async _lookAt(name: string): Promise<void> {
+    try {
+      await this._load(name, () => true);
+    } catch (error) {
+      console.warn(`jdist: ${name}:`, error); // it is not there, or the server does not answer
     }
   }
 
@@ -180,7 +213,10 @@ export class Clusters implements IClusters, IDisposable {
   }
 
   private readonly _events: EventManager;
+  private readonly _clock: number;
   private _all = new Map<string, ICluster>();
+  /** The clusters of other hosts that parts of the page show, once for each part. */
+  private readonly _looks: string[] = [];
   /** How many events of each cluster have arrived. */
   private _eventCounts = new Map<string, number>();
   private _chosen = '';

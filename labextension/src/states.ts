@@ -61,7 +61,10 @@ const CLUSTERS: Record<string, Entry> = {
   failed: ['✕', 'bad', trans => trans.__('failed')],
   silent: ['✕', 'bad', trans => trans.__('does not answer')],
   orphaned: ['✕', 'bad', trans => trans.__('controller gone')],
-  foreign: ['✕', 'bad', trans => trans.__('another version')]
+  foreign: ['✕', 'bad', trans => trans.__('another version')],
+  connecting: ['◔', 'pending', trans => trans.__('connecting')],
+  unreachable: ['✕', 'bad', trans => trans.__('not logged in')],
+  reconnecting: ['◔', 'warn', trans => trans.__('reconnecting')]
 };
 
 /** What the table says of a state; a state that it does not have, as of a newer server, is shown by its name. */
@@ -89,10 +92,27 @@ export function isFailure(state: OutcomeState): boolean {
   return state === 'error' || state === 'timeout' || state === 'lost';
 }
 
-/** The state of a cluster: how its start stands, what its runs do, or why it cannot be used. */
-export function clusterState(cluster: ICluster, trans: TranslationBundle): IState {
+/** The host of a cluster `HOST:NAME`; empty if it is one of the Jupyter server's host. */
+export function hostOf(name: string): string {
+  return name.slice(0, Math.max(0, name.lastIndexOf(':')));
+}
+
+/** Whether a login of the server's is missing that the user can make. */
+export function needsLogin(cluster: ICluster): boolean {
+  return cluster.state === 'unreachable' || cluster.state === 'reconnecting';
+}
+
+/**
+ * The state of a cluster: how its start stands, what its runs do, or why it cannot be used. Where it is drawn again each
+ * second, `now` has it count the seconds of a broken login.
+ */
+export function clusterState(cluster: ICluster, trans: TranslationBundle, now?: number): IState {
   if (cluster.starting !== undefined) {
     return lookUp(CLUSTERS, cluster.starting === null ? 'start failed' : 'starting', trans);
+  }
+  if (cluster.state === 'reconnecting' && now !== undefined) {
+    const time = formatWholeSeconds((now - asOf(cluster, null, now)) / 1000);
+    return { ...lookUp(CLUSTERS, cluster.state, trans), label: trans.__('reconnecting (%1)', time) };
   }
   if (cluster.state !== 'ready') {
     return lookUp(CLUSTERS, cluster.state, trans);

@@ -1,6 +1,7 @@
 /** The interface by which plugins share the user's clusters, and the names of the commands. */
 
 import { Token } from '@lumino/coreutils';
+import { IDisposable } from '@lumino/disposable';
 import { ISignal } from '@lumino/signaling';
 
 import { Api, ICluster, RequestError } from './api';
@@ -31,6 +32,8 @@ export interface IClusters {
   get(name: string): ICluster | undefined;
   /** Show this cluster from now on; the first one as long as there is none of this name. */
   choose(name: string): Promise<void>;
+  /** Has the server follow a cluster of another host until this is disposed; it does for the one that is shown. */
+  look(name: string): IDisposable;
   /** Request everything from the server again. */
   refresh(): Promise<void>;
 }
@@ -72,6 +75,7 @@ export const CommandIDs = {
   stop: 'jdist:stop',
   instructions: 'jdist:instructions',
   revive: 'jdist:revive',
+  logIn: 'jdist:log-in',
   addNode: 'jdist:add-node',
   sync: 'jdist:sync',
   doctor: 'jdist:doctor',

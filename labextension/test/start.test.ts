@@ -3,12 +3,14 @@ import { describe, expect, it } from 'vitest';
 import { ILaunchOptions, ILauncherForm } from '../src/generated/server';
 import {
   EMPTY_FORM,
+  hostChoices,
   IStartForm,
   optionKey,
   problemOfOption,
   problemsOf,
   splitWords,
-  startRequest
+  startRequest,
+  withRecent
 } from '../src/start/request';
 import { trans } from './samples';
 
@@ -24,7 +26,7 @@ function launch(changes: Partial<ILaunchOptions> = {}): ILaunchOptions {
     ssh: fields({ hosts: 'required' }),
     slurm: fields({ nodes: 'all of the job', options: [partition], arguments: 'other options of sbatch' })
   };
-  return { launchers: Object.keys(forms), forms, max_ranks: 0, ranks_here: 0, defaults: {}, ...changes };
+  return { launchers: Object.keys(forms), forms, max_ranks: 0, ranks_here: 0, defaults: {}, hosts: [], ...changes };
 }
 
 function form(changes: Partial<IStartForm> = {}): IStartForm {
@@ -32,7 +34,7 @@ function form(changes: Partial<IStartForm> = {}): IStartForm {
 }
 
 describe('problemsOf', () => {
-  const none = { hosts: '', nnodes: '', nproc_per_node: '', name: '', launcher_args: '' };
+  const none = { at: '', hosts: '', nnodes: '', nproc_per_node: '', name: '', launcher_args: '' };
 
   it('accepts what a start accepts', () => {
     expect(problemsOf(form(), launch(), trans)).toEqual(none);
@@ -41,6 +43,8 @@ describe('problemsOf', () => {
   });
 
   it.each([
+    [{ at: 'login:c1' }, 'at', 'not “login:c1”'],
+    [{ at: '-oProxyCommand=x' }, 'at', 'as in ssh HOST'],
     [{ nnodes: 'abc' }, 'nnodes', 'not “abc”'],
     [{ nnodes: '0' }, 'nnodes', 'whole number'],
     [{ nnodes: '1.5' }, 'nnodes', 'whole number'],
@@ -108,6 +112,7 @@ describe('startRequest', () => {
   it('leaves to the server what the form leaves open', () => {
     const sent = startRequest(form(), launch());
     expect(sent).toEqual({
+      at: null,
       launcher: 'local',
       nnodes: null,
       nproc_per_node: null,
@@ -129,5 +134,23 @@ describe('startRequest', () => {
 
   it('splits words as a shell does', () => {
     expect(splitWords(`-a  --b='c d' "e"f`)).toEqual(['-a', '--b=c d', 'ef']);
+  });
+});
+
+describe('the host of a start', () => {
+  it('is this computer unless one is named', () => {
+    expect(startRequest(form(), launch()).at).toBeNull();
+    expect(startRequest(form({ at: ' login ' }), launch()).at).toBe('login');
+  });
+
+  it('is chosen from those that were used, that are looked at, and that are configured', () => {
+    const names = ['c1', 'login:c1', 'me@gpu:c2'];
+    expect(hostChoices(['login', 'other'], ['gpu', 'login'], names)).toEqual(['gpu', 'login', 'me@gpu', 'other']);
+  });
+
+  it('is offered first the next time', () => {
+    expect(withRecent(['a', 'b'], 'b')).toEqual(['b', 'a']);
+    expect(withRecent(['a'], '')).toEqual(['a']);
+    expect(withRecent('abcdefgh'.split(''), 'i')).toHaveLength(8);
   });
 });

@@ -7,7 +7,9 @@ import {
   clusterLine,
   clusterSize,
   clusterState,
+  hostOf,
   isFailure,
+  needsLogin,
   OutcomeState,
   outcomeState,
   rankState,
@@ -137,5 +139,23 @@ describe('how old what is shown is', () => {
     );
     expect(staleness(cluster({ receivedAt: 0 }), 10_000, 130_000, trans)).toBe('as of 2 min ago');
     expect(asOf(cluster({ age: 5, receivedAt: 10_000 }), 4_000, 17_000)).toBe(4_000);
+  });
+});
+
+describe('a cluster of another host', () => {
+  it('is known by its name', () => {
+    expect(['login:c1', 'me@login:c1', 'c1', ''].map(hostOf)).toEqual(['login', 'me@login', '', '']);
+  });
+
+  it('counts the seconds of a broken login', () => {
+    const broken = cluster({ name: 'login:c1', state: 'reconnecting', age: 12.3, receivedAt: 1000 });
+    expect(clusterState(broken, trans, 1000)).toEqual({ sign: '◔', label: 'reconnecting (12 s)', tone: 'warn' });
+    expect(clusterLine(broken, trans), 'where nothing counts').toContain('reconnecting');
+    expect(clusterState(broken, trans, 61_000).label).toBe('reconnecting (1 min 12 s)');
+  });
+
+  it('can be logged in to where there is no login', () => {
+    const states = ['ready', 'connecting', 'reconnecting', 'unreachable'];
+    expect(states.map(state => needsLogin(cluster({ state })))).toEqual([false, false, true, true]);
   });
 });

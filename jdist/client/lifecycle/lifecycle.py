@@ -184,8 +184,22 @@ class ClusterLifecycle:
         return link
 
     async def observe(self, connection: Connection) -> None:
-        link = Link(connection, self._attachment.receive)
-        await link.open(OBSERVER)
+        """Attach as an observer, through its host's login if it is one of another host. Raises ConnectionLost."""
+        host, local = split_name(connection.name)
+        self.site = site_of(host)
+        await self.site.open()
+        try:
+            if host:
+                self._known = known = await self.site.find(local)
+                if known.connection.cluster != connection.cluster:
+                    raise ConnectionLost(f"cluster {connection.name} is another one now")
+                connection = known.connection
+            link = Link(connection, self._attachment.receive)
+            link.host = self.site.host
+            await link.open(OBSERVER)
+        except BaseException:
+            self.site.close()
+            raise
         self._attachment.adopt(link)
 
     async def _set_origin(self, origin: Origin | None) -> None:

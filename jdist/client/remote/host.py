@@ -11,7 +11,7 @@ forward ports: the connections travel over its standard input and output (wire/t
 
 Only the client's event loop changes the state. The ports at which this process's own connections to the host begin stay
 the same all the time; a connection that is made while there is no tunnel waits for the next one. Where ssh asks for
-something, the user is asked if a thread of this process waits for the login, and otherwise it fails.
+something, `RemoteHost.asked` answers, else the user if a thread of this process waits for the login; or it fails.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -58,6 +59,10 @@ _OPTIONS = {
     "ControlMaster": "no",  # one that is open is used, but this login shall not carry others, which would end with it
 }
 _DENIED = "ermission denied"
+_ADVICE = (
+    "Nothing could be asked here: log in once in a terminal, with a master connection that stays open (ControlMaster, "
+    "ControlPersist in ~/.ssh/config): ssh {}"
+)
 _ATTEMPT = 60.0  # Seconds for a login and the start of Python there.
 _ASKED = 300.0  # The same where the user may be asked for something.
 _LONGEST_PAUSE = 60.0
@@ -75,6 +80,8 @@ _GREETING = 64 << 10  # Bytes that a login may print before the report.
 
 State = Literal["closed", "connecting", "open", "waiting"]
 Asked = Literal["terminal", "user", "no one"]
+Ask = Callable[[str, str], Awaitable[str | None]]
+"""Gives the answer to ssh's words, None if there is none. Its second argument is ssh's ``SSH_ASKPASS_PROMPT``."""
 T = TypeVar("T")
 
 _log = logging.getLogger("jdist.client")
@@ -88,6 +95,8 @@ class RemoteHost:
         self.state: State = "closed"
         self.problem = ""  # Why the last attempt to connect failed.
         self.away_since = 0.0  # By the wall clock; 0: it is not away.
+        self.advice = _ADVICE.format(name)  # Where nothing could be asked, that is said in an error.
+        self.asked: Asked | Ask | None = None  # Who answers ssh in a login that is waited for. None: as in a terminal.
         self._users = 0
         self._watchers: list[Callable[[], object]] = []
         self._login: _Login | None = None
@@ -196,7 +205,7 @@ class RemoteHost:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            remedies = (Remedy("attach", "log in again", name=f"{self.name}:"),) if _DENIED in self.problem else ()
+            remedies = (Remedy("attach", "log in again", name=f"{self.name}:"),) if is_denied(self.problem) else ()
             text = f"{self.describe()}; it is tried again and again, and runs there go on"
             raise ConnectionLost(text, remedies=remedies) from None
 
@@ -328,10 +337,10 @@ class RemoteHost:
     async def _connect(self, *, asks: bool) -> None:
         """Log in. Raises LaunchError with ssh's reason and what to do."""
         self._set("connecting")
-        login = _Login(self.name)
+        login = _Login(self.name, self.advice)
         try:
             async with asyncio.timeout(_ASKED if asks else _ATTEMPT):
-                await login.begin(self._handle_end, asks=asks)
+                await login.begin(self._handle_end, (self.asked or _who_is_asked()) if asks else "no one")
             if login.tunnel.is_over:
                 raise LaunchError(f"ssh {self.name}: the login ended at once: {login.said}")
             if not self._users:
@@ -353,8 +362,9 @@ class RemoteHost:
 class _Login:
     """One run of ssh, and the tunnel through it."""
 
-    def __init__(self, host: str):
+    def __init__(self, host: str, advice: str):
         self._host = host
+        self._advice = advice
         self._tunnel: Tunnel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None  # Until the tunnel has it.
@@ -374,7 +384,7 @@ class _Login:
         lines = self._complaints.decode(errors="replace").splitlines()
         return " / ".join([line.strip() for line in lines if line.strip()][-_LAST_LINES:])
 
-    async def begin(self, on_end: "Callable[[_Login], object]", *, asks: bool) -> None:
+    async def begin(self, on_end: "Callable[[_Login], object]", asked: Asked | Ask) -> None:
         """Log in and make the tunnel. ``on_end`` is called when it has ended. Raises LaunchError."""
         if sys.platform == "win32":
             raise LaunchError("logins to other hosts need Linux or macOS here; on Windows, run Jupyter in WSL")
@@ -382,12 +392,12 @@ class _Login:
         command, bootstrap = bootstrap_command([given] if given else [sys.executable, "python3"])
         naming = f"set {PYTHON} to the Python that has it there"
         spec = SshBootstrapSpec(f"jdist-{secrets.token_hex(8)} ", ("serve",), naming=naming)
-        asked: Asked = _who_is_asked() if asks else "no one"
         options = [f"-o{name}={value}" for name, value in _OPTIONS.items()]
         if asked == "no one":
             options.append("-oBatchMode=yes")
         words = [*shlex.split(os.environ.get(COMMAND, "ssh")), "-T", *options, "--", self._host, command]
-        async with _AskpassServer(self._host) if asked == "user" else contextlib.nullcontext() as questions:
+        ask = partial(_ask_user, self._host) if asked == "user" else asked
+        async with _AskpassServer(ask) if callable(ask) else contextlib.nullcontext() as questions:
             self._start(words, questions.environment if questions else {}, own_session=asked != "terminal")
             await self._listen()
             rest = await self._read_report(bootstrap + msgspec.json.encode(spec) + b"\n", spec.mark, asked)
@@ -427,7 +437,7 @@ class _Login:
 
         self._listening = asyncio.ensure_future(read())
 
-    async def _read_report(self, spec: bytes, mark: str, asked: str) -> bytes:
+    async def _read_report(self, spec: bytes, mark: str, asked: Asked | Ask) -> bytes:
         """Send the bootstrap and read its report; what has come behind it. Raises LaunchError."""
         loop = asyncio.get_running_loop()
         assert self._socket is not None
@@ -453,16 +463,13 @@ class _Login:
                 printed = [line.strip() for line in before.decode(errors="replace").splitlines() if line.strip()]
                 raise LaunchError(self._explain(self.said or " / ".join(printed[-_LAST_LINES:]), asked))
 
-    def _explain(self, said: str, asked: str) -> str:
+    def _explain(self, said: str, asked: Asked | Ask) -> str:
         """Why there is no login, in ssh's words, and what to do."""
         text = f"ssh {self._host}: {said.rstrip('.') or 'it ended without a word'}"
         if "Host key verification failed" in said:
             return f"{text}. Look at the key once, in a terminal: ssh {self._host}"
-        if _DENIED in said and asked == "no one":
-            return (
-                f"{text}. Nothing could be asked here: log in once in a terminal, with a master connection that stays "
-                f"open (ControlMaster, ControlPersist in ~/.ssh/config): ssh {self._host}"
-            )
+        if is_denied(said) and asked == "no one":
+            return f"{text}. {self._advice}"
         return f"{text}. {PYTHON} names the Python there" if "there is no " in said else text
 
     def end(self) -> None:
@@ -548,10 +555,10 @@ def _who_is_asked() -> Asked:
 
 
 class _AskpassServer:
-    """Passes what ssh asks on to the user, while a login is under way."""
+    """Passes what ssh asks on to who answers, while a login is under way."""
 
-    def __init__(self, host: str):
-        self._host = host
+    def __init__(self, ask: Ask):
+        self._ask = ask
         self._token = secrets.token_hex(16)
         self._directory = Path()
         self._server: asyncio.Server | None = None
@@ -582,10 +589,24 @@ class _AskpassServer:
         with contextlib.suppress(ValueError, OSError, KeyError, TypeError):
             asked: dict[str, Any] = json.loads(await reader.readline())
             if secrets.compare_digest(asked["token"], self._token):
-                answer = await bridge().ask(lambda: _ask(self._host, asked["text"], asked["about"]))
+                answer = await self._ask(asked["text"], asked["about"])
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         writer.close()
+
+
+async def _ask_user(host: str, text: str, about: str) -> str | None:
+    return await bridge().ask(lambda: _ask(host, text, about))
+
+
+def is_denied(why: str) -> bool:
+    """Whether a login has failed because nothing was given that the host accepts, such as a password."""
+    return _DENIED in why
+
+
+def is_secret(text: str, about: str) -> bool:
+    """Whether what is typed must not be shown: no more than yes or no is asked for otherwise."""
+    return not (about == "confirm" or "yes/no" in text)
 
 
 def _ask(host: str, text: str, about: str) -> str:
@@ -594,6 +615,4 @@ def _ask(host: str, text: str, about: str) -> str:
     if about == "none":  # a key is to be touched
         print(prompt)
         return ""
-    if about == "confirm" or "yes/no" in text:
-        return input(prompt + " ")
-    return getpass.getpass(prompt + " ")
+    return getpass.getpass(prompt + " ") if is_secret(text, about) else input(prompt + " ")

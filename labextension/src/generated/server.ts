@@ -75,7 +75,7 @@ export interface IConsoleCommands {
   reason: string;
 }
 
-/** What a browser can choose from for a start: launchers, the fields of each one's form, limits and defaults. */
+/** What a browser can choose from for a start: hosts, launchers, the fields of each one's form, limits, defaults. */
 export interface ILaunchOptions {
   /** The default comes first. */
   launchers: string[];
@@ -84,6 +84,8 @@ export interface ILaunchOptions {
   max_ranks: number;
   ranks_here: number;
   defaults: Record<string, unknown>;
+  /** Those that the user's configuration of ssh names. */
+  hosts: string[];
 }
 
 /** The defaults for adding a node: the cluster's launcher and backend, and the number of ranks on its last node. */
@@ -91,6 +93,17 @@ export interface IAddingOptions {
   launcher: string;
   nproc: number;
   backend: string;
+}
+
+/** How far a login to another host is. */
+export interface ILoginState {
+  state: 'asks' | 'connecting' | 'open';
+  /** ssh's own words: its question, or what it waits for, such as the touch of a key. */
+  text: string;
+  /** The question's number, which belongs to the answer. */
+  question: number;
+  /** What is typed is not shown. */
+  is_secret: boolean;
 }
 
 /** A run. `seconds`: since its start, or in all once it is done. */
@@ -124,7 +137,8 @@ export interface IRunJson {
  *
  * `state` is the world's phase as its controller reports it (gathering, forming, ready, failed, stopping), or
  * starting: a start from a browser of which no more is known; silent: it does not answer; foreign: it has another
- * version; orphaned: its controller is gone.
+ * version; orphaned: its controller is gone. Of a cluster of another host, also: connecting: the server logs in there;
+ * unreachable: it could not; reconnecting: the login is broken, and another is tried again and again.
  */
 export interface IClusterSnapshot {
   name: string;

@@ -15,7 +15,7 @@ import * as React from 'react';
 
 import { ICluster, RequestError } from '../api';
 import { joinParts } from '../format';
-import { addingText, clusterSize, clusterState, staleness } from '../states';
+import { addingText, clusterSize, clusterState, needsLogin, staleness } from '../states';
 import { CommandIDs } from '../tokens';
 import { openClusterMenu } from './menu';
 import { IContext, Section, State } from './section';
@@ -60,7 +60,7 @@ export class ClusterList extends Section {
             key={each.name}
             cluster={each}
             isCurrent={each === clusters.current}
-            age={staleness(each, clusters.lostAt, Date.now(), trans)}
+            age={each.state === 'reconnecting' ? '' : staleness(each, clusters.lostAt, Date.now(), trans)}
             {...this._buttons}
           />
         ))}
@@ -106,7 +106,7 @@ function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean; age: st
     >
       <button className="jdist-choose" aria-pressed={isCurrent} onClick={() => act(CommandIDs.choose, name)}>
         <span className="jdist-name">{name}</span>
-        <State state={clusterState(cluster, trans)} />
+        <State state={clusterState(cluster, trans, Date.now())} />
         <span className="jdist-size">{joinParts(clusterSize(cluster, trans), age)}</span>
         {reason ? <span className="jdist-why">{reason}</span> : null}
       </button>
@@ -127,12 +127,7 @@ function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean; age: st
             {...props}
           />
         )}
-        {cluster.state === 'orphaned' && (
-          <button className="jdist-act jdist-mod-worded" onClick={() => act(CommandIDs.revive, name)}>
-            <runIcon.react tag="span" aria-hidden="true" />
-            {trans.__('Revive')}
-          </button>
-        )}
+        <Mend {...props} />
         {cluster.state !== 'foreign' && <Act icon={closeIcon} title={stopTitle} command={CommandIDs.stop} {...props} />}
         <button
           className="jdist-act jdist-more"
@@ -148,6 +143,21 @@ function Item(props: IButtons & { cluster: ICluster; isCurrent: boolean; age: st
         </button>
       </span>
     </li>
+  );
+}
+
+/** A button for what makes a cluster usable again. */
+function Mend({ cluster, trans, act }: IButtons & { cluster: ICluster }): JSX.Element | null {
+  const isOrphaned = cluster.state === 'orphaned';
+  if (!isOrphaned && !needsLogin(cluster)) {
+    return null;
+  }
+  const command = isOrphaned ? CommandIDs.revive : CommandIDs.logIn;
+  return (
+    <button className="jdist-act jdist-mod-worded" onClick={() => act(command, cluster.name)}>
+      <runIcon.react tag="span" aria-hidden="true" />
+      {isOrphaned ? trans.__('Revive') : trans.__('Log in')}
+    </button>
   );
 }
 

@@ -42,7 +42,7 @@ export function openClusterMenu(
   const groups = [
     [CommandIDs.attach, CommandIDs.insertAttachCode],
     [CommandIDs.addNode, CommandIDs.sync, CommandIDs.doctor],
-    [CommandIDs.revive, CommandIDs.stop]
+    [CommandIDs.logIn, CommandIDs.revive, CommandIDs.stop]
   ];
   const label = trans.__('Actions for cluster %1', cluster);
   open(groups, { commands, args: { cluster }, at, title: trans.__('Cluster'), label });

@@ -18,6 +18,7 @@ import {
 import { CommandRegistry } from '@lumino/commands';
 
 import { Args } from '../actions';
+import { hostOf, needsLogin } from '../states';
 import { CommandIDs } from '../tokens';
 import { ranksIcon } from './icons';
 import { paletteCategory } from './names';
@@ -139,6 +140,14 @@ function clusterCommands({ actions, trans, open, openResources, start }: IComman
       icon: runIcon,
       isEnabled: args => actions.cluster(args)?.state === 'orphaned',
       execute: args => actions.revive(args)
+    },
+    [CommandIDs.logIn]: {
+      label: args => trans.__('Log in to %1…', hostOf(actions.cluster(args)?.name ?? '')),
+      caption: trans.__('Log in to the host of the cluster now'),
+      icon: runIcon,
+      isEnabled: args => exists(args) && needsLogin(actions.cluster(args)!),
+      isVisible: args => hostOf(actions.cluster(args)?.name ?? '') !== '',
+      execute: args => actions.logIn(args)
     },
     [CommandIDs.refresh]: {
       label: trans.__('Refresh the list of clusters'),

@@ -5,15 +5,18 @@ import { IStateDB } from '@jupyterlab/statedb';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 
+import { logIn } from '../shell/login';
 import { dismissWhen } from '../shell/notices';
 import { CommandIDs, IClusters } from '../tokens';
 import { StartForm } from './form';
 import { StartProgress } from './progress';
-import { EMPTY_FORM, IStartForm, startRequest } from './request';
+import { EMPTY_FORM, hostChoices, IStartForm, startRequest, withRecent } from './request';
 import { showWaiting } from './waiting';
 
 /** Where the last options are saved. */
 const KEY = 'jdist:start';
+/** Where the hosts are saved at which clusters were started. */
+const HOSTS = 'jdist:hosts';
 
 export interface IStartContext {
   clusters: IClusters;
@@ -44,12 +47,14 @@ export class StartDialogs {
 async function start(context: IStartContext): Promise<void> {
   const { clusters, state, trans } = context;
   let form: IStartForm = { ...EMPTY_FORM, ...((await state?.fetch(KEY)) as Partial<IStartForm> | undefined), name: '' };
+  let recent = ((await state?.fetch(HOSTS)) as string[] | undefined) ?? [];
   let error = '';
   for (;;) {
     const launch = await clusters.api.launch();
+    const names = clusters.all.map(each => each.name);
     const answer = await showDialog({
       title: trans.__('Start a cluster'),
-      body: new StartForm(launch, form, error, trans),
+      body: new StartForm(launch, form, hostChoices(launch.hosts, recent, names), error, trans),
       buttons: [Dialog.cancelButton({ label: trans.__('Cancel') }), Dialog.okButton({ label: trans.__('Start') })],
       focusNodeSelector: 'input[name="nproc_per_node"]'
     });
@@ -57,7 +62,14 @@ async function start(context: IStartContext): Promise<void> {
       return;
     }
     form = answer.value;
+    const host = form.at.trim();
     try {
+      if (host && !(await logIn(clusters.api, host, trans))) {
+        error = trans.__('The login to %1 was cancelled.', host);
+        continue;
+      }
+      recent = withRecent(recent, host);
+      await state?.save(HOSTS, recent);
       const { name } = await clusters.api.start(startRequest(form, launch));
       await state?.save(KEY, { ...form, name: '' });
       void clusters.choose(name);

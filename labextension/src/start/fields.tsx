@@ -33,12 +33,14 @@ export interface IText {
   otherwise?: string;
   note?: string;
   problem?: string;
+  /** What can be chosen; other text is allowed. */
+  choices?: string[];
   change: (value: string) => void;
 }
 
 /** A text field. Its problem is shown once something was typed, and invalid fields keep the dialog from accepting. */
-export function TextField({ name, label, value, otherwise, note, problem, change }: IText): JSX.Element {
-  const [id, about] = [React.useId(), React.useId()];
+export function TextField({ name, label, value, otherwise, note, problem, choices, change }: IText): JSX.Element {
+  const [id, about, list] = [React.useId(), React.useId(), React.useId()];
   const isWrong = !!problem && !!value.trim();
   return (
     <div className="jdist-field">
@@ -50,11 +52,19 @@ export function TextField({ name, label, value, otherwise, note, problem, change
         className="jp-mod-styled"
         value={value}
         placeholder={otherwise}
+        list={choices && list}
         aria-invalid={isWrong}
         aria-describedby={about}
         ref={node => node?.setCustomValidity(problem ?? '')}
         onChange={event => change(event.target.value)}
       />
+      {choices && (
+        <datalist id={list}>
+          {choices.map(each => (
+            <option key={each} value={each} />
+          ))}
+        </datalist>
+      )}
       <small id={about} role={isWrong ? 'alert' : undefined} className={isWrong ? 'jdist-problem' : ''}>
         {problem || note}
       </small>

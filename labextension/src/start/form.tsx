@@ -15,6 +15,7 @@ export class StartForm extends ReactWidget {
   constructor(
     private readonly _launch: ILaunchOptions,
     form: IStartForm,
+    private readonly _hosts: string[],
     private readonly _error: string,
     private readonly _trans: TranslationBundle
   ) {
@@ -37,8 +38,9 @@ export class StartForm extends ReactWidget {
     return (
       <Checking node={this.node}>
         <Problem text={this._error} />
+        {this._text('at', trans.__('Where'), trans.__('this computer'), this._about(), this._hosts)}
         {this._select('launcher', trans.__('Launcher'), launchers, null)}
-        <Problem text={fields.problem} />
+        <Problem text={this._form.at.trim() ? '' : fields.problem} />
         {fields.hosts
           ? this._text('hosts', trans.__('Hosts'), 'alpha,beta', trans.__('With their ranks: a:2,b:2'))
           : null}
@@ -81,11 +83,18 @@ export class StartForm extends ReactWidget {
     );
   }
 
-  private _text(key: Checked, label: string, otherwise: string, note: string): JSX.Element {
+  private _about(): string {
+    const host = this._form.at.trim();
+    return host
+      ? this._trans.__('By ssh. The launcher, hosts and paths below are those of %1.', host)
+      : this._trans.__('Or a host that ssh reaches');
+  }
+
+  private _text(key: Checked, label: string, otherwise: string, note: string, choices?: string[]): JSX.Element {
     const problem = problemsOf(this._form, this._launch, this._trans)[key];
     const change = (value: string): void => this._change({ [key]: value });
     const text = { name: key, label, value: this._form[key], otherwise: this._usual(key, otherwise), note, problem };
-    return <TextField key={key} {...text} change={change} />;
+    return <TextField key={key} {...text} choices={choices} change={change} />;
   }
 
   /** The server's default of an option, else what happens without one. */

@@ -3,9 +3,15 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { ILaunchOptions, ILauncherForm, ILauncherOption } from '../generated/server';
+import { hostOf } from '../states';
+
+/** Hosts that were used, of which the newest are offered. */
+const MOST_RECENT = 8;
 
 /** The options as they were typed. */
 export interface IStartForm {
+  /** The host, as ssh knows it; empty: the Jupyter server's. */
+  at: string;
   launcher: string;
   nnodes: string;
   nproc_per_node: string;
@@ -18,9 +24,10 @@ export interface IStartForm {
 }
 
 /** A field whose text can be wrong. */
-export type Checked = 'nnodes' | 'nproc_per_node' | 'name' | 'hosts' | 'launcher_args';
+export type Checked = 'at' | 'nnodes' | 'nproc_per_node' | 'name' | 'hosts' | 'launcher_args';
 
 export const EMPTY_FORM: IStartForm = {
+  at: '',
   launcher: '',
   nnodes: '',
   nproc_per_node: '',
@@ -37,6 +44,8 @@ const UNKNOWN: ILauncherForm = { hosts: '', nodes: '', options: [], arguments: '
 /** A number of nodes or ranks. */
 export const COUNT = /^[1-9]\d{0,5}$/;
 const NAME = /^[-_]*[\p{L}\p{N}][\p{L}\p{N}_-]*$/u;
+/** A host as ssh knows it: a name of its configuration, or user@host. */
+const LOGIN = /^[^\s:-][^\s:]*$/;
 /** A host and its ranks, as in jdist/launch/hosts.py. */
 const HOST = /^(?:[^@\s:[\]]+@)?(?:\[[0-9A-Fa-f:.%\w]+\]|[^@\s:[\]]+)(?::[1-9]\d{0,5})?$/;
 /** A word of a command line; quotes keep spaces together. */
@@ -59,7 +68,9 @@ export function problemsOf(
   trans: TranslationBundle
 ): Record<Checked, string> {
   const { hosts: takesHosts, arguments: takesArguments } = fieldsOf(launch, form);
+  const at = form.at.trim();
   return {
+    at: !at || LOGIN.test(at) ? '' : trans.__('A host as in ssh HOST, not “%1”.', at),
     hosts: takesHosts ? problemOfHosts(form, launch, trans) : '',
     nnodes: takesHosts === 'required' ? '' : problemOfNodes(form, launch, trans),
     nproc_per_node: problemOfRanks(form, launch, trans),
@@ -143,6 +154,7 @@ export function startRequest(form: IStartForm, launch: ILaunchOptions): Record<s
   const [nnodes, perNode, hosts] = [form.nnodes.trim(), form.nproc_per_node.trim(), form.hosts.trim()];
   const words = launcherWords(form, launch);
   return {
+    at: form.at.trim() || null,
     launcher: launcher || null,
     nnodes: takesHosts !== 'required' && nnodes ? Number(nnodes) : null,
     nproc_per_node: !perNode ? null : COUNT.test(perNode) ? Number(perNode) : perNode,
@@ -151,6 +163,16 @@ export function startRequest(form: IStartForm, launch: ILaunchOptions): Record<s
     hosts: (takesHosts && hosts) || null,
     launcher_args: words.length ? words : null
   };
+}
+
+/** The hosts to choose from: those of ssh's configuration, and those that were used before, without doubles. */
+export function hostChoices(configured: string[], recent: string[], clusters: string[]): string[] {
+  return [...new Set([...recent, ...clusters.map(hostOf).filter(Boolean), ...configured])];
+}
+
+/** The recent hosts once this one has been used: the newest first. */
+export function withRecent(recent: string[], host: string): string[] {
+  return host ? [host, ...recent.filter(each => each !== host)].slice(0, MOST_RECENT) : recent;
 }
 
 /** What is wrong with the words of a command line; empty if nothing is. */

@@ -2,11 +2,12 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
+import { IDisposable } from '@lumino/disposable';
 import { Menu } from '@lumino/widgets';
 
 import { joinParts } from '../format';
 import { ranksIcon } from '../shell/icons';
-import { clusterLine, clusterState } from '../states';
+import { clusterLine, clusterState, hostOf, needsLogin } from '../states';
 import { CommandIDs, IClusters } from '../tokens';
 import { AttachedCluster, findAttached, ITold } from './attached';
 import { IShown, MenuButton } from './menubutton';
@@ -19,13 +20,30 @@ export function createClusterButton(
 ): MenuButton {
   const button = new MenuButton(commands, menu => fill(menu, attached, clusters), ranksIcon);
   const update = (): void => button.present(describe(attached, clusters, trans));
-  attached.changed.connect(update);
+  let [seen, look]: [string, IDisposable | null] = ['', null];
+  const follow = (): void => {
+    if (attached.name !== seen) {
+      look?.dispose();
+      seen = attached.name;
+      look = hostOf(seen) ? clusters.look(seen) : null;
+    }
+    update();
+  };
+  // A time that is counted.
+  const clock = window.setInterval(() => {
+    if (findAttached(attached, clusters)?.state === 'reconnecting') {
+      update();
+    }
+  }, 1000);
+  attached.changed.connect(follow);
   clusters.changed.connect(update);
   button.disposed.connect(() => {
-    attached.changed.disconnect(update);
+    window.clearInterval(clock);
+    look?.dispose();
+    attached.changed.disconnect(follow);
     clusters.changed.disconnect(update);
   });
-  update();
+  follow();
   return button;
 }
 
@@ -39,16 +57,16 @@ function describe(told: ITold, clusters: IClusters, trans: TranslationBundle): I
       about: trans.__('This notebook does not use a cluster for distributed PyTorch')
     };
   }
-  if (!cluster && name.includes(':')) {
-    // HOST:NAME, which the kernel uses through a login of its own
-    const about = trans.__('This notebook uses cluster %1 on another host, which this server does not follow', name);
+  if (!cluster && hostOf(name)) {
+    // the kernel uses it through a login of its own, and the server has none yet, or does not find it
+    const about = trans.__('This notebook uses cluster %1 on another host, of which this server knows nothing', name);
     return { text: name, about };
   }
   if (!cluster) {
     const about = trans.__('This notebook uses cluster %1, which has ended or is not known to this server', name);
     return { sign: '✕', tone: 'bad', text: joinParts(name, trans.__('not found')), about };
   }
-  const { sign, tone, label } = clusterState(cluster, trans);
+  const { sign, tone, label } = clusterState(cluster, trans, Date.now());
   const ranks = cluster.world_size ? trans._n('%1 rank', '%1 ranks', cluster.world_size) : '';
   const about = trans.__('This notebook uses cluster %1: %2', name, clusterLine(cluster, trans));
   return { sign, tone, text: joinParts(name, ranks, label), about };
@@ -58,6 +76,9 @@ function fill(menu: Menu, told: ITold, clusters: IClusters): void {
   const { name } = told;
   const cluster = findAttached(told, clusters);
   menu.addItem({ command: CommandIDs.openPanel, args: cluster ? { cluster: name } : {} });
+  if (cluster && needsLogin(cluster)) {
+    menu.addItem({ command: CommandIDs.logIn, args: { cluster: name } });
+  }
   if (cluster) {
     menu.addItem({ command: CommandIDs.interrupt, args: { cluster: name, ranks: 'all' } });
   }

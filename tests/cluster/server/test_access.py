@@ -22,7 +22,7 @@ PATHS = {
     },
 }
 EXECUTED = ("/interrupt", "/restart", "/revive", "/pause", "/resume", "/frame", "/instructions", "/cells")
-EXECUTED += ("/nodes", "/sync", "/doctor")
+EXECUTED += ("/nodes", "/sync", "/doctor", "/login")
 ACTIONS = {"GET": "read", "POST": "write", "DELETE": "write"}
 
 
@@ -37,7 +37,7 @@ def walk() -> list[tuple[str, str]]:
 
 
 def test_the_walk_is_of_all_routes() -> None:
-    assert len(walk()) == 31
+    assert len(walk()) == 33
     assert {path for _, path in walk()} == set(PATHS.values())
 
 

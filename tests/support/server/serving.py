@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from support.lab.browser import LONG, TOKEN, Browser
@@ -30,22 +30,23 @@ c.Jdist.default_args = {{"backend": "gloo", "idle_timeout": 60.0, "timeout": 60.
 class Server:
     """The process, and what it leaves in its folder."""
 
-    def __init__(self, bed: Path, runtime: Path):
+    def __init__(self, bed: Path, runtime: Path, environment: Mapping[str, str] = {}):
         self.bed = bed
         (bed / "jupyter_server_config.py").write_text(CONFIG.format(here=str(HERE)))
-        environment = {
+        everything = {
             **os.environ,
             "JUPYTER_CONFIG_DIR": str(bed),
             # What the wheel puts beside Python, here from the tree.
             "JUPYTER_CONFIG_PATH": str(ROOT / "etc"),
             "JDIST_TEST_BED": str(bed),
             "JUPYTER_TOKEN": TOKEN,
+            **environment,
         }
         self._log = (bed / "log").open("wb")
         options = ["--port=0", "--base_url=/user/alice/", "--no-browser", "--allow-root", f"--ServerApp.root_dir={bed}"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jupyter_server", *options],
-            env=environment,
+            env=everything,
             cwd=bed,
             stdout=self._log,
             stderr=self._log,

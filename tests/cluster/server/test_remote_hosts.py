@@ -1,0 +1,147 @@
+"""Clusters of another host, which the server follows through a login of its own while pages look at them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jdist.client.threads import bridge
+from jdist.server import remote_hosts
+from jdist.server.cluster_list import ClusterList
+from jdist.server.starts import Policy
+from support.lab.browser import LONG, Browser, Json
+from support.server.logins import PASSPHRASE, Logins
+from support.server.serving import Server
+from support.waits import eventually
+
+pytestmark = [pytest.mark.usefixtures("traces")]
+LOGIN = "jdist/hosts/locked/login"
+
+
+@pytest.fixture
+def logins(runtime_directory: Path) -> Iterator[Logins]:
+    with tempfile.TemporaryDirectory(dir=runtime_directory, prefix="hosts-") as bed:
+        yield Logins(Path(bed))
+
+
+@pytest.fixture
+def server(logins: Logins, runtime_directory: Path) -> Iterator[Server]:
+    """A server of this test's own."""
+    with tempfile.TemporaryDirectory(dir=runtime_directory) as bed:
+        config = logins.bed / "config"
+        config.write_text("Host login\nHost *.example.org !x\nInclude more\nHost = locked\n")
+        ssh = f"{logins.program} -F {config}"
+        environment = {"JDIST_SSH": ssh, "JDIST_AT_PYTHON": sys.executable}
+        server = Server(Path(bed), runtime_directory, environment)
+        assert eventually(lambda: server.browser.request("GET", "jdist/launch")[0] == HTTPStatus.OK, LONG)
+        yield server
+        server.end()
+
+
+def goes_on(browser: Browser, answer: Json, path: str = LOGIN) -> Json:
+    """The step of a login after those in which the page only waits."""
+    while answer.get("state") == "connecting":
+        answer = browser.request("POST", path, {"question": 0})[1]
+    return answer
+
+
+def log_in(browser: Browser) -> None:
+    asked = goes_on(browser, browser.request("POST", LOGIN, {})[1])
+    assert (asked["state"], asked["is_secret"]) == ("asks", True), asked
+    assert asked["text"].startswith("Enter passphrase for key"), "ssh's own words"
+    body = {"question": asked["question"], "answer": PASSPHRASE}
+    assert goes_on(browser, browser.request("POST", LOGIN, body)[1])["state"] == "open"
+
+
+def test_a_cluster_is_started_followed_through_a_break_and_stopped(server: Server, logins: Logins) -> None:
+    browser = server.browser
+    assert browser.get("jdist/launch")["hosts"] == ["login", "locked"]
+    log_in(browser)
+    with browser.listen() as events:
+        status, started = browser.request("POST", "jdist/clusters", {"at": "locked", "nproc_per_node": 2})
+        assert (status, started) == (HTTPStatus.ACCEPTED, {"name": "locked:c1", "state": "starting"})
+        events.until(lambda e: e["cluster"]["state"] == "ready" and "starting" not in e["cluster"])
+        assert "gone" not in {e["action"] for e in events.seen}
+        path = "jdist/clusters/locked%3Ac1"
+        assert [row["rank"] for row in browser.get(path)["ranks"]] == [0, 1]
+        assert browser.get(f"{path}/attach")["code"].endswith("%dist attach locked:c1")
+        assert browser.get(f"{path}/nodes")["launcher"] == "local"
+        cell = browser.request("POST", f"{path}/cells", {"code": "x = rank * 10; x"})[1]
+        assert "[1] 10" in cell["data"]["text/plain"]
+        assert [v["name"] for v in browser.get(f"{path}/variables")["variables"]] == ["x"]
+        for action in ("interrupt", "restart"):
+            assert browser.request("POST", f"{path}/{action}", {})[0] in (HTTPStatus.OK, HTTPStatus.ACCEPTED)
+        assert browser.get(f"{path}/ranks/1/logs")["path"]
+        logins.cut(server.process.pid)
+        event = events.until(lambda e: e["cluster"]["state"] == "reconnecting")
+        assert event["cluster"]["age"] < LONG
+        assert eventually(lambda: "Permission denied" in browser.get(path)["reason"], LONG)
+        log_in(browser)
+        events.until(lambda e: e["cluster"]["state"] == "ready")
+        assert browser.request("DELETE", path)[0] in (HTTPStatus.OK, HTTPStatus.ACCEPTED)
+        events.until(lambda e: e["action"] == "gone" and e["name"] == "locked:c1")
+    assert browser.request("GET", path)[0] == HTTPStatus.NOT_FOUND
+
+
+def test_what_keeps_a_login_from_being_made_is_said_in_the_words_of_ssh(server: Server) -> None:
+    browser = server.browser
+    status, answer = browser.request("POST", "jdist/clusters", {"at": "locked", "nproc_per_node": 1})
+    assert (status, answer["reason"]) == (HTTPStatus.BAD_GATEWAY, "LaunchError")
+    assert "Permission denied" in answer["message"], "a start alone asks nothing"
+    asked = browser.request("POST", LOGIN, {})[1]
+    wrong = browser.request("POST", LOGIN, {"question": asked["question"], "answer": "wrong"})[1]
+    assert "Permission denied" in goes_on(browser, wrong)["message"]
+    browser.request("POST", LOGIN, {})
+    assert browser.request("DELETE", LOGIN)[0] == HTTPStatus.OK
+    assert browser.request("POST", LOGIN, {"question": 0})[1]["message"] == "the login to locked was cancelled"
+    nowhere = "jdist/hosts/nowhere/login"
+    found = goes_on(browser, browser.request("POST", nowhere, {})[1], nowhere)
+    assert "Could not resolve hostname" in found["message"]
+    found = browser.get("jdist/clusters/locked%3Ac1")
+    assert (found["state"], "Permission denied" in found["reason"]) == ("unreachable", True)
+    assert browser.request("POST", "jdist/hosts/-oX=y/login", {})[0] == HTTPStatus.BAD_REQUEST
+    assert PASSPHRASE not in server.said()
+
+
+def test_the_limits_of_the_server_hold_elsewhere(server: Server) -> None:
+    status, answer = server.browser.request("POST", "jdist/clusters", {"at": "login", "nproc_per_node": 9})
+    assert (status, answer["reason"]) == (HTTPStatus.BAD_REQUEST, "UsageError")
+    status, answer = server.browser.request("POST", "jdist/clusters", {"at": "login", "launcher": "slurm"})
+    assert "does not allow launcher 'slurm'" in answer["message"]
+
+
+def test_a_login_is_closed_when_no_page_has_looked_for_a_while(logins: Logins, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_hosts, "FORGOTTEN", 3.0)
+    monkeypatch.setenv("JDIST_SSH", str(logins.program))
+    monkeypatch.setenv("JDIST_AT_PYTHON", sys.executable)
+    events: list[Any] = []
+
+    async def make() -> ClusterList:
+        return ClusterList(Policy(), events.append, lambda: True, lambda: None, logging.getLogger("test"))
+
+    def is_ready() -> bool:
+        found = call(clusters.detail(name))
+        return found is not None and found.state == "ready" and bool(found.ranks)
+
+    call = bridge().call
+    clusters = call(make())
+    try:
+        name = call(clusters.start({"at": "login", "nproc_per_node": 1, "idle_timeout": 60.0}))
+        assert eventually(is_ready, LONG)
+        assert eventually(lambda: clusters.snapshot(name) is None, LONG)
+        assert eventually(lambda: not logins.of(os.getpid()))
+        assert clusters.elsewhere.names == []
+        assert eventually(is_ready, LONG), "it runs on, and can be looked at again"
+        call(clusters.stop(name, LONG))
+    finally:
+        call(clusters.close())
+    assert {e.action for e in events} == {"changed", "gone"}
+    assert eventually(lambda: not logins.of(os.getpid()))
