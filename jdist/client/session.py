@@ -92,7 +92,7 @@ class Saving:
         if keep < 1:
             raise UsageError(f"at least one save is kept, not {keep}")
         number = uuid.uuid4().hex[:12]
-        path = _absolute(directory)
+        path = await self._absolute(directory)
         code = rank_code.save(path, split_names(names) if names else (), number, keep)
         finished: asyncio.Future[SaveEnded] = asyncio.get_running_loop().create_future()
 
@@ -124,7 +124,7 @@ class Saving:
         """
         options = None
         if every is not None:
-            options = SaveOptions(_absolute(directory), split_names(names) if names else (), keep)
+            options = SaveOptions(await self._absolute(directory), split_names(names) if names else (), keep)
         await self._attachment.link.request(Autosave(new_request(), options, every or 0.0), object)
 
     async def load(self, directory: str, names: str = "", *, sources: Mapping[int, int] | None = None) -> LoadedSession:
@@ -136,7 +136,7 @@ class Saving:
         Without ``names``, setup cells are run, and named groups and the mesh made, before. Raises UsageError, with
         nothing bound.
         """
-        path = _absolute(directory)
+        path = await self._absolute(directory)
         manifest: Manifest = (await self._runs.run_refusable(rank_code.read_manifest(path), ranks=(0,))).values[0]
         notes = () if names else await self._prepare(manifest)
         code = rank_code.load(path, split_names(names) if names else (), dict(sources or {}))
@@ -185,6 +185,13 @@ class Saving:
                 notes.append(f"a setup cell failed: {error.ename}: {error.evalue}")
         return notes
 
+    async def _absolute(self, directory: str) -> str:
+        """The directory as it is to be found here, or at the cluster's host if that is behind ssh."""
+        if self._attachment.link.host is None:
+            return _absolute_here(directory)
+        found: str = (await self._runs.run_refusable(rank_code.absolute(directory), ranks=(0,))).values[0]
+        return found
 
-def _absolute(directory: str) -> str:
+
+def _absolute_here(directory: str) -> str:
     return str(Path(directory).expanduser().absolute())

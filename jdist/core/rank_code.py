@@ -68,6 +68,11 @@ def load(directory: str, names: Sequence[str], sources: dict[int, int]) -> str:
     return f"{_MODULE}.load({directory!r}, {tuple(names)!r}, {sources!r}, globals())"
 
 
+def absolute(directory: str) -> str:
+    """A directory as a cell there would find it."""
+    return f"__import__('pathlib').Path({directory!r}).expanduser().absolute().as_posix()"
+
+
 def read_manifest(directory: str) -> str:
     """The manifest of the newest save in ``directory``."""
     return f"{_MODULE}.read_manifest({directory!r})"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from jdist.client.cluster import Cluster
+from jdist.client.lifecycle.sites import split_name
 from jdist.client.run import CellRun
 from jdist.core.errors import Remedy, UsageError
 from jdist.core.messages.base import Message
@@ -132,6 +133,11 @@ class Session:
             return []
         self._link = link
         return self.drain_notices()
+
+    def there(self, path: str) -> str:
+        """A path of the ranks as it is called here: of a cluster at a host behind ssh, with the host's name."""
+        host, _ = split_name(self.cluster.name)
+        return f"{host}:{path}" if host else path
 
     def echo(self, text: str) -> None:
         """Show a line."""

@@ -176,7 +176,7 @@ def save(s: Session, o: Namespace) -> None:
         raise UsageError(f"name a folder that all nodes share, such as: {typed('save')} /shared/me/run1")
     if o.every is not None:
         s.cluster.autosave(o.directory, _names(o.names), every=o.every, keep=o.keep)
-        s.echo(f"saving to {o.directory} every {format_duration(o.every)}; the newest {o.keep} are kept")
+        s.echo(f"saving to {s.there(o.directory)} every {format_duration(o.every)}; the newest {o.keep} are kept")
         return
     done = s.cluster.save(o.directory, _names(o.names), keep=o.keep, background=o.background)
     for line in by_reason(done.left_out):
@@ -184,9 +184,9 @@ def save(s: Session, o: Namespace) -> None:
     size = f"{len(done.names)} name{'s' * (len(done.names) != 1)}, {format_bytes(done.nbytes)} of tensors"
     busy = f"the ranks were busy for {format_duration(done.busy_seconds)}"
     if o.background:
-        s.echo(f"writing {done.folder}: {size}; {busy}")
+        s.echo(f"writing {s.there(done.folder)}: {size}; {busy}")
     else:
-        s.echo(f"saved to {done.folder}: {size}, in {format_duration(done.seconds)}; {busy}")
+        s.echo(f"saved to {s.there(done.folder)}: {size}, in {format_duration(done.seconds)}; {busy}")
 
 
 @verb(
@@ -216,7 +216,7 @@ def load(s: Session, o: Namespace) -> None:
     everywhere = [name for name, ranks in done.names.items() if len(ranks) == s.cluster.world_size]
     some = {name: ranks for name, ranks in done.names.items() if name not in everywhere}
     saved = f"saved {done.manifest.saved_at} on {done.manifest.world_size} ranks"
-    s.echo(f"loaded {len(done.names)} name{'s' * (len(done.names) != 1)} from {done.folder} ({saved})")
+    s.echo(f"loaded {len(done.names)} name{'s' * (len(done.names) != 1)} from {s.there(done.folder)} ({saved})")
     for name, ranks in some.items():
         s.echo(f"  {name}: only {describe_ranks(ranks)}")
 

@@ -288,12 +288,28 @@ def test_a_client_that_is_stopped_for_a_while_misses_nothing(there: There) -> No
     there.clusters[0] = jdist.attach(at="a")
 
 
+def test_folders_are_those_of_the_host(there: There, tmp_path: Path) -> None:
+    """A relative one is where a cell there would find it, although this process is somewhere else."""
+    cluster, where = there.start("a"), f"/tmp/{tmp_path.name}"  # each host has a /tmp of its own
+    cluster.run(f"import os; os.makedirs({where!r}, exist_ok=True); os.chdir({where!r}); kept = rank + 1")
+    saved = cluster.save("session", "kept")
+    assert Path(saved.folder).parent == Path(where, "session")
+    cluster.run("del kept")
+    assert cluster.load("session").folder == saved.folder
+    assert cluster.run("kept").values == {0: 1, 1: 2}
+
+
 def test_a_controller_that_dies_there_is_started_again_there(there: There) -> None:
     cluster = there.start("a")
     cluster.run("kept = rank + 40")
     link = cluster.asynchronous.link
+    run = cluster.run("import time\nfor n in range(40): time.sleep(0.1)\nn", background=True)
+    assert eventually(lambda: all(at.doing.line for at in cluster.look().values())), "its ranks have begun it"
     there.named("a", "controller").kill()
     assert eventually(lambda: link.lost)
+    assert run.wait(60)
+    run.check()
+    assert run.values == {0: 39, 1: 39}
     assert cluster.run("kept").values == {0: 40, 1: 41}
     kill_login("a")
     assert eventually(lambda: connection("a").is_away)
