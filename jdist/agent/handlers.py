@@ -192,7 +192,7 @@ class ControllerHandlers:
             None
             if welcome is None
             else parts.ledger.describe(
-                parts.workers.kernels, parts.store.address, parts.workers.awaited, parts.link.ends
+                parts.workers.kernels, parts.store.address, parts.workers.awaited, parts.link.ends.values()
             )
         )
         return membership.AgentHello(PROTOCOL, __version__, self._node.facts, options.nproc, place, held, options.task)

@@ -166,7 +166,7 @@ class ControllerLink:
     def __init__(self, context: Any, endpoint: Endpoint, on_lost: Callable[[str], None]):
         self.grace = _JOIN_GRACE
         self.is_leaving = False  # The agent is ending, and does not join again.
-        self.ends: dict[int, RankDone] = {}  # The last one of each worker, if it may not have been delivered.
+        self.ends: dict[tuple[int, int], RankDone] = {}  # By worker and run, if they may not have been delivered.
         self._endpoint = endpoint
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -203,7 +203,7 @@ class ControllerLink:
     def send(self, message: Message) -> None:
         """Send, with what else is sent in this turn; if the connection is broken, once more when it is back."""
         if isinstance(message, RankDone):
-            self.ends[message.rank] = message
+            self.ends[message.rank, message.run] = message
         if data := pack_report(message):
             self._outbox.add(data)
 

@@ -109,17 +109,20 @@ class RecoveryLedger:
         kernels: Mapping[int, Kernel],
         store: tuple[str, int] | None,
         awaited: Iterable[int] = (),
-        ends: Mapping[int, RankDone] | None = None,
+        ends: Iterable[RankDone] = (),
     ) -> HeldGeneration:
         """The present state, with the address of the rendezvous store.
 
-        ``awaited``: workers whose processes start by themselves once those before them have ended. ``ends``: by worker,
-        the end of its last cell where the controller has still to be told of it.
+        ``awaited``: workers whose processes start by themselves once those before them have ended. ``ends``: of cells,
+        of which the controller has still to be told.
         """
         workers = dict(sorted(self._workers.items()))
-        for worker, done in (ends or {}).items():
-            if worker in workers and not workers[worker].run:
-                workers[worker] = replace(workers[worker], run=done.run)
+        for done in ends:
+            held = workers.get(done.rank)
+            if held is not None and not held.run:
+                workers[done.rank] = replace(held, run=done.run)
+            elif held is not None and not held.inner_run and held.paused is not None:
+                workers[done.rank] = replace(held, inner_run=done.run)
         workers |= {w: replace(workers[w], is_awaited=True) for w in awaited if w in workers}
         for worker in kernels.keys() & workers.keys():
             kernel, held = kernels[worker], workers[worker]

@@ -20,6 +20,8 @@ from jdist.core.messages.runs import (
     InputReply,
     Interrupt,
     MetricsLogged,
+    Output,
+    RankDone,
     ReadRun,
     RunAccepted,
     RunCell,
@@ -42,7 +44,9 @@ class ActiveRuns:
         self._submitted: dict[str, tuple[int, ...]] = {}  # Ranks of cells that wait to be accepted, by request.
         self._accepted: dict[str, CellRun] = {}  # Their runs, until the submitters take them; some end before that.
         self._to_follow: set[str] = set()  # Requests to follow a run.
-        self._to_resume: set[str] = set()  # Requests for what was recorded of a run since its controller died.
+        self._others: set[int] = set()  # Runs that this client has not submitted.
+        # Requests for what was recorded of a run after a loss, and whether by the controller that was lost.
+        self._to_resume: dict[str, bool] = {}
         self._to_interrupt: set[int] = set()  # Runs that the user has interrupted meanwhile.
         self._resuming: asyncio.Task[None] | None = None
 
@@ -110,7 +114,7 @@ class ActiveRuns:
         finally:
             self._submitted.pop(cell.request, None)
             self._accepted.pop(cell.request, None)
-        run.behind = accepted.behind
+        run.behind, run.timeout = accepted.behind, cell.spec.timeout
         if not cell.spec.is_internal:
             facts, history = self._attachment.facts, self._attachment.history
             is_inner = cell.spec.in_failure or not paused.isdisjoint(cell.ranks)
@@ -209,19 +213,18 @@ class ActiveRuns:
                 ranks, topology = self._submitted[request], self._attachment.facts.topology
                 self._add(request, CellRun(message.run, ranks, topology, self._interrupter()))
             case RunFollowed(request) if request in self._to_follow and message.run not in self._runs:
+                self._others.add(message.run)
                 self._add(request, CellRun.followed(message, self._attachment.facts.topology, self._interrupter()))
             case RunFollowed(request):
                 if request in self._to_follow:
                     self._accepted[request] = self._runs[message.run]
             case RunAccepted():  # its submitter has stopped waiting
                 self.interrupt_now(message.run)
-            case RunRecord(request) if request in self._to_resume:
-                known = Notice | RunStarted if self._runs[message.run].state != "queued" else Notice
-                for each in message.messages:
-                    if not isinstance(each, known):
-                        self._feed(message.run, each)
-            case RunRecord():
-                pass
+            case RunRecord(request):
+                if request in self._to_resume:
+                    self._feed_later(message)
+            case Stopped() if self._resuming is not None and not self._resuming.done():
+                pass  # it sees that by itself
             case Stopped() if self._runs and self._attachment.link.may_be_replaced:
                 self._resuming = asyncio.ensure_future(self._resume(self._attachment.link, message))
             case Stopped():
@@ -230,27 +233,50 @@ class ActiveRuns:
                 self._feed(getattr(message, "run", 0), message)
 
     async def _resume(self, lost: Link, stopped: Stopped) -> None:
-        """Go on with the runs once the controller has been started again; those that it does not know end."""
+        """Go on with the runs on the link that replaces this one; those that its controller does not know end."""
         began = time.monotonic()
-        try:
-            await lost.current()
-        except ConnectionLost:
-            self._end(msgspec.structs.replace(stopped, reason=lost.lost))
-            return
-        text = f"the controller was gone for {time.monotonic() - began:.1f} s; what ranks wrote meanwhile is missing"
-        for number in list(self._runs):
-            request = new_request()
-            self._to_resume.add(request)
-            self._feed(number, Notice(text, number))
+        while True:
             try:
-                await self._attachment.link.request(ReadRun(request, number, follows=True), RunRecord)
-            except (UsageError, ConnectionLost):  # it ended just then, or had not begun
-                self._feed(number, stopped)
-            finally:
-                self._to_resume.discard(request)
-            if number in self._to_interrupt:
-                self.interrupt_now(number)
-        self._to_interrupt.clear()
+                link = await lost.current()
+                for number in list(self._runs):
+                    await self._resume_run(number, link, stopped, began, is_same=link.has_controller_of(lost))
+            except ConnectionLost as e:
+                newest = self._attachment.link
+                if newest is not lost and newest.may_be_replaced:  # its controller has died as well
+                    lost = newest
+                    continue
+                self._end(msgspec.structs.replace(stopped, reason=newest.lost or e.message))
+            self._to_interrupt.clear()
+            return
+
+    async def _resume_run(self, number: int, link: Link, stopped: Stopped, began: float, *, is_same: bool) -> None:
+        """Raises ConnectionLost."""
+        run, request = self._runs[number], new_request()
+        self._to_resume[request] = is_same
+        what = "controller did not know this client" if is_same else "controller was gone"
+        text = f"the {what} for {time.monotonic() - began:.1f} s; what ranks wrote meanwhile is missing"
+        self._feed(number, Notice(text, number))
+        try:
+            waiter = run.waiter(is_owner=number not in self._others)
+            await link.request(ReadRun(request, number, waiter), RunRecord)
+        except UsageError:  # it ended just then, or had not begun
+            self._feed(number, stopped)
+        finally:
+            del self._to_resume[request]
+        if number in self._to_interrupt:
+            self.interrupt_now(number)
+
+    def _feed_later(self, record: RunRecord) -> None:
+        """Tell a run what has been recorded since its loss: all that a new controller has, or the ends of ranks."""
+        run = self._runs[record.run]
+        known: list[type] = [Notice]
+        if run.state != "queued":
+            known.append(RunStarted)
+        if self._to_resume[record.request]:
+            known += [Output, MetricsLogged]
+        for each in record.messages:
+            if type(each) not in known and not (isinstance(each, RankDone) and each.rank in run.outcomes):
+                self._feed(record.run, each)
 
     def _end(self, stopped: Stopped) -> None:
         for number in list(self._runs):
@@ -272,6 +298,7 @@ class ActiveRuns:
             self._attachment.metrics.keep(run.logged)
         if run.is_done:
             self._runs.pop(number, None)
+            self._others.discard(number)
             self._ended[number] = run
 
 

@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator
 from functools import partial
@@ -31,6 +32,7 @@ from jdist.core.messages.runs import (
     RunStarted,
     Tail,
     Text,
+    Waiter,
 )
 from jdist.core.messages.status import Stopped
 from jdist.core.metrics import RunMetrics
@@ -174,6 +176,8 @@ class CellRun:
         self.keeps_output = True
         """Whether what ranks write is kept for ``outcomes`` and for later watchers."""
         self.logged = RunMetrics(number)  # Fed on the link's loop.
+        self._began: float | None = None  # When it was seen to start (time.monotonic).
+        self._has_paused = False
         self._interrupt = interrupt
         self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._changed = threading.Condition()  # Notified when a rank pauses, and at the end.
@@ -189,6 +193,7 @@ class CellRun:
         run = cls(found.run, found.ranks, topology, interrupt)
         run.state = "running" if found.seconds >= 0 else "queued"
         run.seconds = max(0.0, found.seconds)
+        run._began = time.monotonic() - found.seconds if found.seconds >= 0 else None
         run.verdict = found.verdict
         for rank in sorted(set(found.ranks) - set(found.pending)):
             run.outcomes[rank] = Outcome(kind=found.ended.get(rank, "value"))  # type: ignore[arg-type]
@@ -205,6 +210,12 @@ class CellRun:
     def metrics(self) -> Metrics:
         """What the ranks have logged with ``jdist.log`` up to now."""
         return Metrics(self.logged)
+
+    def waiter(self, *, is_owner: bool) -> Waiter:
+        """What is known of it here. Time that it was paused does not count for its deadline, and is not known."""
+        seconds = 0.0 if self._began is None else time.monotonic() - self._began
+        left = self.timeout if self.timeout is None or self._has_paused else max(0.0, self.timeout - seconds)
+        return Waiter(is_owner, seconds, left)
 
     @property
     def is_done(self) -> bool:
@@ -314,6 +325,7 @@ class CellRun:
         match message:
             case RunStarted():
                 self.state = "running"
+                self._began = time.monotonic()
             case Output():
                 for item in message.items:
                     if isinstance(item, Text) and self.keeps_output:
@@ -327,6 +339,7 @@ class CellRun:
                 self.outcomes[message.rank] = self._outcome(message)
                 self._set_paused({r: p for r, p in self.paused.items() if r != message.rank})
             case RankPaused() if message.rank not in self.outcomes:
+                self._has_paused = True
                 self._set_paused(self.paused | {message.rank: message})
             case RanksResumed():
                 self._set_paused({r: p for r, p in self.paused.items() if r not in message.ranks})

@@ -6,6 +6,7 @@ What ends the cluster takes one each.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import socket
@@ -25,6 +26,9 @@ import pytest
 import jdist
 from jdist.client import find
 from jdist.client.lifecycle import sites, start
+from jdist.client.threads import bridge
+from jdist.core.messages.base import Message
+from jdist.core.messages.runs import InputRequest
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import charter_path, connection_path, write_keys
 from support import anatomy
@@ -400,6 +404,29 @@ def test_a_cell_goes_on_with_another_controller(orphaned: jdist.Cluster, run_tra
     assert {rank: outcome.kind for rank, outcome in run.outcomes.items()} == {0: "value", 1: "value"}
     assert run.values[1] == 1
     assert own.run(ALL_REDUCE, timeout=20).values == {0: 2.0, 1: 2.0}
+
+
+def test_a_cell_keeps_its_client_and_its_timeout(orphaned: jdist.Cluster, run_traces: Traces, tmp_path: Path) -> None:
+    own = orphaned
+    code = WAITS.format(str(tmp_path)) + "print(input('name?'))\nwhile True: time.sleep(0.01)"
+    asynchronous = own.asynchronous
+    run = bridge().call(asynchronous.run(code, ranks=[1], background=True, allow_stdin=True, timeout=20.0))
+
+    answers: list[asyncio.Future[None]] = []
+
+    def answer(message: Message) -> None:
+        if isinstance(message, InputRequest):
+            answers.append(asyncio.ensure_future(asynchronous.answer_input(run.number, message.rank, "Ada")))
+
+    unwatch = asynchronous.watch(answer)
+    assert eventually(lambda: own.look()[1].doing.line)
+    replace_controller(own, run_traces)
+    for name in ("first", "second"):
+        (tmp_path / name).touch()
+    assert run.wait(60)
+    unwatch()
+    assert run.reason == "timeout"
+    assert "Ada" in run.outcomes[1].stdout
 
 
 def test_a_cell_that_ends_while_there_is_no_controller(

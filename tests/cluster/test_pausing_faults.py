@@ -170,7 +170,7 @@ def test_a_cell_there_that_cannot_be_freed_does_not_cost_its_rank_the_names(own:
 
 
 def test_the_controller_dies(own: jdist.Cluster, run_traces: Traces) -> None:
-    """The ranks stay paused, with their frames and a cell that runs there, and go on for whoever follows the run."""
+    """The ranks stay paused, with their frames and a cell that runs there, and go on for whoever waits for the run."""
     run = pause_training(own)
     own.run("mine = rank * 10")
     generation = own.generation
@@ -182,22 +182,19 @@ def test_the_controller_dies(own: jdist.Cluster, run_traces: Traces) -> None:
     assert eventually(lambda: own.asynchronous.link.is_orphaned or anatomy.controller(own) != old)
     own.revived()
     run_traces.exempt.add(anatomy.controller(own))
-    with pytest.raises(jdist.ConnectionLost, match="attach paused"):
-        run.check()
     assert eventually(lambda: own.facts.paused == (0, 1, 2, 3))
     assert [(number, state) for number, state, _, _ in own.status().runs] == [
         (run.number, "paused"),
         (inner.number, "running"),
     ]
     assert "train" in str(own.where(range(3)))
-    followed, there = own.follow(run.number), own.follow(inner.number)
-    there.cancel()
-    assert there.wait(30)
-    assert set(followed.paused) == set(range(4))
+    inner.cancel()
+    assert inner.wait(30)
+    assert set(run.paused) == set(range(4))
     assert own.run("mine").values == {r: 10 * r for r in range(4)}
     own.run("go = True")
     own.resume()
-    assert len(set(ended(followed).values())) == 1
+    assert len(set(ended(run).values())) == 1
     assert own.generation == generation, "nothing was formed again"
     check_world(own)
 

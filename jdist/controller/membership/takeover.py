@@ -25,7 +25,7 @@ from jdist.controller.membership.rank_loss import RankLoss
 from jdist.controller.membership.resizing import Resizing
 from jdist.controller.model.model import Model
 from jdist.controller.model.phases import transition
-from jdist.controller.model.runs import Run
+from jdist.controller.model.runs import NOBODY, Run
 from jdist.controller.model.world import Node, Rank
 from jdist.controller.runs.lifecycle import OwnRuns, RunLifecycle
 from jdist.controller.runs.saving import Autosaver
@@ -37,7 +37,6 @@ from jdist.core.topology import MOST_RANKS
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
 _TOLD_FOR = 60.0  # Seconds in which clients that attach are told of the takeover: they may come after the nodes.
-_NOBODY = "-"  # The client of a run whose client's link ended with the controller before.
 
 
 @dataclass
@@ -157,7 +156,7 @@ class Takeover:
         """A rank is in that run: from now on its end is heard."""
         book = self._model.runs
         if number not in book.running:
-            book.start(Run(number, _NOBODY, CellSpec(""), ()), self._model.now)
+            book.start(Run(number, NOBODY, CellSpec(""), ()), self._model.now)
         run = book.running[number]
         run.ranks = tuple(sorted((*run.ranks, rank)))
         run.pending.add(rank)
@@ -197,7 +196,7 @@ class Takeover:
         is_held = all(r.phase == "held" and r.generation == m.generation for r in m.world.ranks.values())
         is_whole = not (is_late or has_shrunk or m.phase == "failed") and is_held
         m.is_dirty = not is_whole
-        for run in [run for run in m.runs.running.values() if run.client == _NOBODY]:
+        for run in [run for run in m.runs.running.values() if run.client == NOBODY]:
             if not is_whole or run.number in self._was_aborted:
                 self._runs.abort(run, "interrupted")
             else:  # a rank that is blocked has reported so to the earlier controller

@@ -17,7 +17,7 @@ from jdist.controller.verdict.wait_graph import Ranks, RankSnapshot
 from jdist.core.messages.debug import RankPaused
 from jdist.core.messages.nodes import RunInterval
 from jdist.core.messages.observation import CallDigest, Verdict
-from jdist.core.messages.runs import CellSpec, RankDone
+from jdist.core.messages.runs import CellSpec, RankDone, Waiter
 
 _FINAL_POLL = 0.8  # Seconds before a run's deadline at which its ranks are asked what they do.
 _MOST_ENDED = 1000  # Runs that have ended, of which it is remembered when that was.
@@ -28,6 +28,9 @@ ON_REFORM = "a function of jdist.on_reform"
 SAVE = "an automatic save"
 
 AbortReason = Literal["", "timeout", "interrupted", "lost", "failed"]
+
+
+NOBODY = "-"  # The client of a run that was begun under an earlier controller, until that client has come.
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,17 @@ class Run(HasPhase[RunPhase]):
         self.started_at, self.pending = now, set(self.ranks)
         if self.spec.timeout is not None:
             self._set_deadline(self.spec.timeout, now)
+
+    def add_waiter(self, client: str, waiter: Waiter, now: float) -> None:
+        """A client waits for it. One that has taken it over has its client, its start and its deadline from there."""
+        if self.client == NOBODY and waiter.is_owner:
+            self.client, self.started_at = client, now - waiter.seconds
+            if waiter.timeout is not None and not self.abort_reason:
+                self._set_deadline(waiter.timeout, now)
+                for paused in tuple(self.paused.values())[:1]:
+                    self.record_pause(paused, now)
+        elif client not in self.audience:
+            self.followers.append(client)
 
     def record(self, done: RankDone, now: float) -> RankDone | None:
         """Record a rank's end; returns the RankDone to pass on, or None if this rank had ended already."""

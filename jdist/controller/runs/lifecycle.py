@@ -343,8 +343,8 @@ class RunLifecycle:
         run = m.runs.running.get(number)
         if run is not None and run.started_at is not None:
             seconds = m.now - run.started_at
-        if run is not None and message.follows and client not in run.audience:
-            run.followers.append(client)
+        if run is not None and message.waiter is not None:
+            run.add_waiter(client, message.waiter, m.now)
         m.send(client, RunRecord(message.request, number, ranks, told, seconds, timeout))
 
     def abort(self, run: Run, reason: AbortReason) -> None:

@@ -235,12 +235,20 @@ _Cell = RunStarted | Output | MetricsLogged | RankDone | RunEnded
 Recorded = _Cell | RankPaused | RanksResumed | VerdictChanged | Notice
 
 
+class Waiter(Struct, frozen=True):
+    """What a client that waits for a run knows of it, for a controller that has taken the run over."""
+
+    is_owner: bool  # It has submitted the run: it answers input() and sends modules.
+    seconds: float  # Since the run's start.
+    timeout: float | None = None  # Seconds that are left until its deadline.
+
+
 class ReadRun(Message, frozen=True):
     """Ask for the record of a run, over or not."""
 
     request: str
     run: int  # 0: the newest.
-    follows: bool = False  # Send what comes later to this client as well.
+    waiter: Waiter | None = None  # Send what comes later to this client as well.
 
 
 class RunRecord(Message, frozen=True):

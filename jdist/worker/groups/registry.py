@@ -75,7 +75,7 @@ class GroupRegistry:
         self._graphs_reset = 0  # CUDA graphs, since the last generation was adopted.
         self.log = CallLog()  # This process's calls of torch.distributed.
         self.listeners: set[Endpoint] = set()  # Every rank's listeners of this generation, as far as known.
-        self._listeners_before: set[Endpoint] = set()  # This process's when it was formed.
+        self._own_listeners: set[Endpoint] = set()  # This process's when it was formed, and those of groups made since.
 
     # ------------------------------------------------------------ what is held
 
@@ -128,9 +128,9 @@ class GroupRegistry:
         has nothing to abort yet. Which sockets are NCCL's is not known: all that were opened since the world was formed
         are taken, but not gloo's, since it would end the process.
         """
-        if self._nccl_abort is not None:
+        if self._nccl_abort is not None and self.log.open(threading.main_thread().ident or 0) is not None:
             self.store_client.disconnect()
-            stop_listening(own_listeners() - self._listeners_before - self.listeners - self._new_listeners())
+            stop_listening(own_listeners() - self._own_listeners - self._new_listeners())
 
     def is_own_name(self, name: str) -> bool:
         """Whether every rank has this name from jdist, and the user has given it no other meaning."""
@@ -147,6 +147,7 @@ class GroupRegistry:
             group, listeners = make(), self._new_listeners()
         finally:
             self._new_listeners = set
+        self._own_listeners |= listeners
         if is_local:
             self._local.append(spec.ranks)
         else:
@@ -245,7 +246,7 @@ class GroupRegistry:
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__
                 raise LaunchError(f"rank {rank} could not join the world of {form.world_size}: {reason}") from e
             self.listeners = {endpoint for of in facts.values() for endpoint in of.listeners}
-            self._listeners_before = own_listeners()
+            self._own_listeners = own_listeners()
             notices = self._adopt(formation, groups)
             notices += self.rpc.agree({r: of.rpc for r, of in facts.items()}, rank, form.generation)
             release()

@@ -64,3 +64,22 @@ def test_a_generation_that_is_left_in_peace(world: Ranks) -> None:
     for aborts in (1, 2):
         world.form()
         assert world.run(CHECK) == [(4.0, 7, aborts), (4.0, 7, aborts)]
+
+
+def test_a_group_made_by_its_members_alone_outlives_an_abort(world: Ranks) -> None:
+    """While a call does not return, sockets are shut down at which NCCL may wait; gloo ends the process for its own."""
+    world.run(
+        "alone = dist.new_group([0, 1], use_local_synchronization=True)\ndist.all_reduce(torch.ones(1), group=alone)\n"
+        "reduce = vars(dist.ProcessGroup)['allreduce']\n"
+        "def busy(*_): __import__('hashlib').pbkdf2_hmac('sha256', b'a', b'b', 10**7)\n"
+        "dist.ProcessGroup.allreduce = busy"
+    )
+    for rank in (0, 1):
+        world.ask(rank, "run", "dist.all_reduce(torch.ones(1))")
+    world.comes_to(1, lambda at: at.doing.kind == "collective")
+    world.interrupt()
+    for rank in (0, 1):
+        assert world.answer(rank, "done")[0] != "value"
+    world.run("dist.ProcessGroup.allreduce = reduce")
+    world.form()
+    assert world.run(CHECK) == [(4.0, 7, 1), (4.0, 7, 1)]

@@ -198,7 +198,8 @@ def test_a_run_goes_on_with_the_controller_that_takes_over(end: str) -> None:
             return link
 
         async def request(message: ReadRun, _expected: type) -> Message:
-            assert message.follows
+            assert message.waiter is not None
+            assert message.waiter.is_owner
             if end == "unknown there":
                 raise UsageError("run 7 is not known")
             answer = msgspec.structs.replace(record, request=message.request)
@@ -206,7 +207,7 @@ def test_a_run_goes_on_with_the_controller_that_takes_over(end: str) -> None:
             link.later = [RankDone(7, 1, "value"), RunEnded(7, "", 2.0)]
             return answer
 
-        link.current, link.request = current, request
+        link.current, link.request, link.has_controller_of = current, request, lambda lost: False
         runs.handle(Stopped(link.lost))
         assert not run.is_done
         run.cancel()

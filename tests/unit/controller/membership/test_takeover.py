@@ -29,7 +29,18 @@ from jdist.core.messages.membership import (
     WorldFormed,
 )
 from jdist.core.messages.observation import StackFrame
-from jdist.core.messages.runs import AbortRun, CellSpec, ExecuteCell, RankDone, ReadRun, RunEnded, RunRecord, RunStarted
+from jdist.core.messages.runs import (
+    AbortRun,
+    CellSpec,
+    ExecuteCell,
+    InputRequest,
+    RankDone,
+    ReadRun,
+    RunEnded,
+    RunRecord,
+    RunStarted,
+    Waiter,
+)
 from jdist.core.messages.saving import KeepAutosave, PrepareSave, SaveOptions
 from jdist.core.messages.status import ClusterFacts, Notice, StatusReport, StatusRequest
 from support.driver import VERSION, Agent, Driver, facts
@@ -147,9 +158,9 @@ def test_a_client_goes_on_with_a_run_of_which_some_ranks_have_ended_meanwhile() 
     d.back(0, held(0, runs=(7, 7)))
     for worker in (0, 1):
         d.step(FromAgent("a-0", RankDone(7, worker, "value")))
-    d.say(ReadRun("early", 7, follows=True))
+    d.say(ReadRun("early", 7, Waiter(True, 2.0)))
     d.back(1, held(1, runs=(7, 7)))
-    d.say(ReadRun("r", 7, follows=True))
+    d.say(ReadRun("r", 7, Waiter(True, 2.0)))
     early, found = d.told(RunRecord)
     assert (early.ranks, found.ranks) == ((0, 1), (0, 1, 2, 3))
     assert [m for m in found.messages if isinstance(m, RankDone | RunEnded)] == [
@@ -158,6 +169,22 @@ def test_a_client_goes_on_with_a_run_of_which_some_ranks_have_ended_meanwhile() 
     ]
     d.step(FromAgent("a-1", RankDone(7, 2, "value")))
     assert [done.rank for done in d.told(RankDone)].count(2) == 1, "although the client has asked twice"
+
+
+def test_a_run_that_goes_on_has_its_client_its_start_and_its_deadline_from_there() -> None:
+    d = Again()
+    for node in (0, 1):
+        d.back(node, held(node, runs=(7, 7)))
+    d.attach("c-2")
+    d.say(ReadRun("other", 7, Waiter(False, 0.0)), "c-2")
+    d.say(ReadRun("r", 7, Waiter(True, 20.0, 30.0)))
+    d.step(FromAgent("a-0", InputRequest(7, 0, "name? ", False)))
+    assert len(d.told(InputRequest)) == 1
+    assert not d.heard(AbortRun), "its client is there to answer"
+    d.say(ReadRun("again", 7, Waiter(False, 0.0)))
+    assert d.told(RunRecord)[-1].seconds >= 20.0
+    d.sleep(31)
+    assert d.heard(AbortRun), "its time is up"
 
 
 def test_clients_that_attach_soon_afterwards_are_told_what_goes_on() -> None:

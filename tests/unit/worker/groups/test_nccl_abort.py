@@ -74,16 +74,22 @@ def test_cuda_graphs_are_reset_when_the_abort_waits_for_them(nccl: Nccl, monkeyp
     assert (nccl.begun, registry._graphs_reset) == (1, 1), held
 
 
-def test_an_end_of_listening_wakes_who_waits_there(nccl: Nccl) -> None:
+def test_an_end_of_listening_wakes_who_waits_there(nccl: Nccl, monkeypatch: pytest.MonkeyPatch) -> None:
     """As NCCL waits for the other members of a communicator, in C++ code and at sockets of its own."""
-    registry = GroupRegistry({})
-    with socket.create_server(("127.0.0.1", 0)) as others:
-        registry._listeners_before = own_listeners()
-        with socket.create_server(("127.0.0.1", 0)) as gloos, socket.create_server(("127.0.0.1", 0)) as nccls:
-            registry.listeners = {gloos.getsockname()}
+    registry, is_in_call = GroupRegistry({}), False
+    monkeypatch.setattr(registry.log, "open", lambda _thread: object() if is_in_call else None)
+    make = lambda: socket.create_server(("127.0.0.1", 0))  # noqa: E731
+    with make() as others:
+        registry._own_listeners = own_listeners()
+        with make() as nccls, make() as gloos:
+            nccls.settimeout(10)
+            registry._own_listeners.add(gloos.getsockname())
             registry.abort_nccl_creation()
             assert is_listening(nccls), "there is no NCCL"
             registry.abort_nccl()
+            registry.abort_nccl_creation()
+            assert is_listening(nccls), "no communicator is being made"
+            is_in_call = True
             registry.abort_nccl_creation()
             with pytest.raises(OSError, match="Invalid argument"):
                 nccls.accept()
