@@ -41,7 +41,8 @@ def prepare(given: Any) -> Any:
     """Change the directory and return the agent's environment. Raises OSError or ValueError naming what is missing."""
     where = f"{sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]})"
     if sys.version_info[:2] < tuple(given["python"]):
-        raise ValueError(f"{where} is too old for jdist, which needs {'.'.join(map(str, given['python']))}")
+        needed = ".".join(map(str, given["python"]))
+        raise ValueError(f"{where} is too old for jdist, which needs {needed}; name another: {given['naming']}")
     if given["directory"]:
         os.chdir(os.path.expanduser(given["directory"]))
     env = dict(os.environ, **given["env"])
@@ -51,10 +52,11 @@ def prepare(given: Any) -> Any:
         import jdist
     except ImportError as e:
         raise ValueError(
-            f"jdist cannot be imported by {where}: {e}; pip install jdist=={wanted} there, or {given['naming']}"
+            f"jdist cannot be imported by {where}: {e}; {given['installing']}, or name the Python that has it: "
+            f"{given['naming']}"
         ) from e
     if jdist.__version__ != wanted:
-        raise ValueError(f"{where} has jdist {jdist.__version__}, not {wanted} as here: pip install jdist=={wanted}")
+        raise ValueError(f"{where} has jdist {jdist.__version__}, not {wanted} as here: {given['installing']}")
     return env
 
 

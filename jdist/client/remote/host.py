@@ -49,7 +49,7 @@ from jdist.wire.transport.keys import LOOPBACK, Connection
 from jdist.wire.transport.tunnel import Address, Tunnel, TunnelConnection
 
 COMMAND = "JDIST_SSH"  # The variable with the command line of ssh, such as ``ssh -F FILE``.
-PYTHON = "JDIST_AT_PYTHON"  # The variable with the interpreter on the other host.
+PYTHON = "JDIST_AT_PYTHON"  # The variable with the interpreter on other hosts, unless a user names another.
 _OPTIONS = {
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
@@ -63,6 +63,7 @@ _ADVICE = (
     "Nothing could be asked here: log in once in a terminal, with a master connection that stays open (ControlMaster, "
     "ControlPersist in ~/.ssh/config): ssh {}"
 )
+_NAMING = "--python PATH, or --python NAME for a conda environment"
 _ATTEMPT = 60.0  # Seconds for a login and the start of Python there.
 _ASKED = 300.0  # The same where the user may be asked for something.
 _LONGEST_PAUSE = 60.0
@@ -97,6 +98,8 @@ class RemoteHost:
         self.away_since = 0.0  # By the wall clock; 0: it is not away.
         self.advice = _ADVICE.format(name)  # Where nothing could be asked, that is said in an error.
         self.asked: Asked | Ask | None = None  # Who answers ssh in a login that is waited for. None: as in a terminal.
+        self.python = ""  # The interpreter there, or the name of a conda environment; "": as the environment says.
+        self._started = ""  # The same, in the last login that worked.
         self._users = 0
         self._watchers: list[Callable[[], object]] = []
         self._login: _Login | None = None
@@ -113,6 +116,18 @@ class RemoteHost:
         return f"<RemoteHost {self.name}: {self.state}>"
 
     # ------------------------------------------------------------ its users
+
+    def choose(self, python: str) -> None:
+        """Start this Python there from the next login on, a path or the name of a conda environment.
+
+        Raises UsageError if the login that is in use has started another.
+        """
+        if self.state != "closed" and python not in ("", self.python):
+            used = self.python or "another Python"
+            raise UsageError(
+                f"--python {python}: {self.name} is in use here with {used}; detach from its clusters first"
+            )
+        self.python = python or self.python
 
     async def open(self) -> None:
         """Use the host, and connect to it unless it is connected. Raises LaunchError. `release` ends the use.
@@ -140,6 +155,7 @@ class RemoteHost:
                 self._set("waiting")
                 self._reconnecting = asyncio.ensure_future(self._reconnect())
             else:
+                self.python = self._started
                 self._set("closed")
             raise
         finally:
@@ -337,7 +353,7 @@ class RemoteHost:
     async def _connect(self, *, asks: bool) -> None:
         """Log in. Raises LaunchError with ssh's reason and what to do."""
         self._set("connecting")
-        login = _Login(self.name, self.advice)
+        login = _Login(self.name, self.advice, self.python or os.environ.get(PYTHON, ""))
         try:
             async with asyncio.timeout(_ASKED if asks else _ATTEMPT):
                 await login.begin(self._handle_end, (self.asked or _who_is_asked()) if asks else "no one")
@@ -351,7 +367,7 @@ class RemoteHost:
         except BaseException:
             login.end()
             raise
-        self._login = login
+        self._login, self._started = login, self.python
         self._set("open")
         waiting, self._waiting = self._waiting, []
         for connection, there in waiting:
@@ -362,9 +378,10 @@ class RemoteHost:
 class _Login:
     """One run of ssh, and the tunnel through it."""
 
-    def __init__(self, host: str, advice: str):
+    def __init__(self, host: str, advice: str, python: str):
         self._host = host
         self._advice = advice
+        self._python = python
         self._tunnel: Tunnel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None  # Until the tunnel has it.
@@ -388,10 +405,8 @@ class _Login:
         """Log in and make the tunnel. ``on_end`` is called when it has ended. Raises LaunchError."""
         if sys.platform == "win32":
             raise LaunchError("logins to other hosts need Linux or macOS here; on Windows, run Jupyter in WSL")
-        given = os.environ.get(PYTHON, "")
-        command, bootstrap = bootstrap_command([given] if given else [sys.executable, "python3"])
-        naming = f"set {PYTHON} to the Python that has it there"
-        spec = SshBootstrapSpec(f"jdist-{secrets.token_hex(8)} ", ("serve",), naming=naming)
+        command, bootstrap = bootstrap_command([self._python] if self._python else [sys.executable, "python3"])
+        spec = SshBootstrapSpec(f"jdist-{secrets.token_hex(8)} ", ("serve",), naming=_NAMING)
         options = [f"-o{name}={value}" for name, value in _OPTIONS.items()]
         if asked == "no one":
             options.append("-oBatchMode=yes")
@@ -470,7 +485,7 @@ class _Login:
             return f"{text}. Look at the key once, in a terminal: ssh {self._host}"
         if is_denied(said) and asked == "no one":
             return f"{text}. {self._advice}"
-        return f"{text}. {PYTHON} names the Python there" if "there is no " in said else text
+        return f"{text}. Name the Python there: {_NAMING}" if "there is no " in said else text
 
     def end(self) -> None:
         """End the tunnel in order, and ssh with it, at the latest a moment later; may be called again."""
@@ -517,6 +532,17 @@ def remote_host(name: str) -> RemoteHost:
     if name not in hosts:
         hosts[name] = RemoteHost(name)
     return hosts[name]
+
+
+async def choose_python(host: str, python: str) -> None:
+    """Remember which Python is to be started at a host, as :meth:`RemoteHost.choose` says. Raises UsageError."""
+    if python and not host:
+        raise UsageError(
+            f"--python {python}: it names the Python at a host behind ssh, with --at HOST; the launcher ssh takes its "
+            "own after --"
+        )
+    if host:
+        remote_host(host).choose(python)
 
 
 async def open_host(name: str) -> RemoteHost:
