@@ -281,6 +281,7 @@ class AsyncCluster(BaseCluster):
         kind: str = "python",
         at: str = "",
         at_python: str = "",
+        at_install: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
         **limits: float,
     ) -> Self:
@@ -307,6 +308,7 @@ class AsyncCluster(BaseCluster):
             does; this process stays a client. Default: this host.
         at_python : the Python there, a path or the name of a conda environment, for all that this process does there.
             Default: as the variable JDIST_AT_PYTHON says, else this one's path, else python3.
+        at_install : make an environment with this version of jdist there if it is missing.
         on_progress : called with nodes that join or are refused, and with what the launcher waits for. Default: the
             last is written to standard error.
         limits : seconds, by name, as in :class:`jdist.core.settings.Settings` (idle_timeout, interrupt_grace, …).
@@ -316,7 +318,7 @@ class AsyncCluster(BaseCluster):
         began = time.monotonic()
         options: dict[str, Any] = {"init_method": init_method, "launcher": launcher, "fork": fork, "warm": warm}
         options |= {"on_death": on_death, "min_nodes": min_nodes, "bind_host": bind_host, **limits}
-        await choose_python(at, at_python)
+        await choose_python(at, at_python, install=at_install)
         if at:
             given = {"nproc_per_node": nproc_per_node, "nnodes": nnodes, "backend": backend, "hosts": hosts, "env": env}
             words = start_words({**options, **given, "timeout": timeout}, launcher_args)

@@ -30,6 +30,8 @@ class BootstrapReport(Struct, frozen=True):
     error: str = ""
     pid: int = 0
     log: str = ""
+    progress: str = ""  # What an installation does; another report follows.
+    wants_wheel: bool = False  # The wheel is to be sent; another report follows.
 
 
 def bootstrap_command(pythons: Sequence[str]) -> tuple[str, bytes]:

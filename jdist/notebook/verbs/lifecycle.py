@@ -33,6 +33,7 @@ from jdist.notebook.verbs.registry import never, option, verb
 _NAME = option("name", nargs="?", help="the cluster's name")
 _AT = option("--at", metavar="HOST", help="the host it is on, behind ssh")
 _PYTHON = option("--python", metavar="PATH|NAME", default="", help="the Python at that host, or its conda environment")
+_INSTALL = option("--install", action="store_true", help="make an environment with jdist there if it is missing")
 _UNDO = 20.0  # Seconds for a start that is interrupted to end what it began.
 
 
@@ -41,6 +42,7 @@ _UNDO = 20.0  # Seconds for a start that is interrupted to end what it began.
     add_start_options,
     _AT,
     _PYTHON,
+    _INSTALL,
     option("--keep", action="store_true", help="leave what an earlier kernel of this notebook has started"),
     attaches=never,
     split=at_dashes,
@@ -82,7 +84,7 @@ def _host(o: Namespace, name: str | None = None) -> tuple[str, str | None]:
     It is remembered which Python is to be started at the host.
     """
     host, local = split_name(name, str(os.environ.get(AT, "") if o.at is None else o.at))
-    bridge().call(choose_python(host, o.python))
+    bridge().call(choose_python(host, o.python, install=o.install))
     return host, local
 
 
@@ -119,7 +121,7 @@ def _end_earlier(s: Session, settings: Settings, *, is_named: bool, at: str) -> 
         for earlier in found:
             choice = _ask(s, earlier) if earlier.use else "end"
             if choice == "attach":
-                attach(s, Namespace(name=earlier.name, at=None, python=""))
+                attach(s, Namespace(name=earlier.name, at=None, python="", install=False))
                 return False
             s.echo(worded(bridge().call(earlier.end() if choice == "end" else earlier.leave())))
         return True
@@ -190,7 +192,7 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
     return cluster
 
 
-@verb("attach", _NAME, _AT, _PYTHON, attaches=never)
+@verb("attach", _NAME, _AT, _PYTHON, _INSTALL, attaches=never)
 def attach(s: Session, o: Namespace) -> None:
     """use a running cluster, after a kernel restart or from a second notebook: attach [NAME] [--at HOST]"""
     attached = s.attached
@@ -226,7 +228,7 @@ def _follow_unfinished(s: Session, cluster: Cluster) -> None:
             RunDisplay(cluster, s.last_run, s.screen, notices=[notice], namespace=s.namespace).follow_in_background()
 
 
-@verb("list", _AT, _PYTHON, attaches=never)
+@verb("list", _AT, _PYTHON, _INSTALL, attaches=never)
 def list_(s: Session, o: Namespace) -> None:
     """list this user's running clusters: list [--at HOST]"""
     rows = []
@@ -258,6 +260,7 @@ def detach(s: Session, _: Namespace) -> None:
     _NAME,
     _AT,
     _PYTHON,
+    _INSTALL,
     option("--now", action="store_true", help="kill the ranks: no exit function runs"),
     attaches=never,
 )
