@@ -253,8 +253,10 @@ class ActiveRuns:
         """Raises ConnectionLost."""
         run, request = self._runs[number], new_request()
         self._to_resume[request] = is_same
-        what = "controller did not know this client" if is_same else "controller was gone"
-        text = f"the {what} for {time.monotonic() - began:.1f} s; what ranks wrote meanwhile is missing"
+        seconds = time.monotonic() - began
+        text = f"the controller was gone for {seconds:.1f} s; what ranks wrote meanwhile is missing"
+        if is_same:
+            text = f"the controller had dropped this client for {seconds:.1f} s; what ranks wrote meanwhile is missing"
         self._feed(number, Notice(text, number))
         try:
             waiter = run.waiter(is_owner=number not in self._others)

@@ -22,9 +22,11 @@ from jdist.client.doctor.findings import Finding
 from jdist.client.history import History
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle, end_earlier
 from jdist.client.lifecycle.nodes import Nodes
+from jdist.client.lifecycle.sites import split_name
 from jdist.client.lifecycle.start import Progress, make_settings, print_waiting, start_words
 from jdist.client.link import Link
 from jdist.client.metrics.logged import Metrics
+from jdist.client.remote.host import choose_python
 from jdist.client.reports import Reports
 from jdist.client.run import CellRun
 from jdist.client.session import NamedGroups, Saving
@@ -278,6 +280,8 @@ class AsyncCluster(BaseCluster):
         keep: bool | None = None,
         kind: str = "python",
         at: str = "",
+        at_python: str = "",
+        at_install: bool = False,
         on_progress: Callable[[Progress], None] | None = None,
         **limits: float,
     ) -> Self:
@@ -302,6 +306,9 @@ class AsyncCluster(BaseCluster):
             is stopped if it is idle and no other program uses it. Default: as the variable JDIST_KEEP says, else False.
         at : the host, as ssh knows it, on which the cluster and its controller are started, as ``jdist start`` there
             does; this process stays a client. Default: this host.
+        at_python : the Python there, a path or the name of a conda environment, for all that this process does there.
+            Default: as the variable JDIST_AT_PYTHON says, else this one's path, else python3.
+        at_install : make an environment with this version of jdist there if it is missing.
         on_progress : called with nodes that join or are refused, and with what the launcher waits for. Default: the
             last is written to standard error.
         limits : seconds, by name, as in :class:`jdist.core.settings.Settings` (idle_timeout, interrupt_grace, …).
@@ -311,6 +318,7 @@ class AsyncCluster(BaseCluster):
         began = time.monotonic()
         options: dict[str, Any] = {"init_method": init_method, "launcher": launcher, "fork": fork, "warm": warm}
         options |= {"on_death": on_death, "min_nodes": min_nodes, "bind_host": bind_host, **limits}
+        await choose_python(at, at_python, install=at_install)
         if at:
             given = {"nproc_per_node": nproc_per_node, "nnodes": nnodes, "backend": backend, "hosts": hosts, "env": env}
             words = start_words({**options, **given, "timeout": timeout}, launcher_args)
@@ -332,12 +340,14 @@ class AsyncCluster(BaseCluster):
         return self
 
     @classmethod
-    async def attach(cls, name: str | None = None, *, at: str = "", kind: str = "python") -> Self:
+    async def attach(cls, name: str | None = None, *, at: str = "", at_python: str = "", kind: str = "python") -> Self:
         """The cluster called ``name``, or the newest one. Raises UsageError, ConnectionLost, LaunchError.
 
-        ``at``: the host that it is on, as ssh knows it, if it is not this one; ``HOST:NAME`` says the same. If its
-        controller has died, it is started again: the agents keep the ranks for the agent grace.
+        ``at``: the host that it is on, as ssh knows it, if it is not this one; ``HOST:NAME`` says the same.
+        ``at_python``: the Python there, as for :meth:`start`. If its controller has died, it is started again: the
+        agents keep the ranks for the agent grace.
         """
+        await choose_python(split_name(name, at)[0], at_python)
         self = cls()
         await self._lifecycle.attach(name, kind, at)
         return self
@@ -410,8 +420,8 @@ class Cluster(BaseCluster):
 
     @classmethod
     @like(AsyncCluster.attach)
-    def attach(cls, name: str | None = None, *, at: str = "", kind: str = "python") -> Self:
-        return cls(bridge().call(AsyncCluster.attach(name, at=at, kind=kind)))
+    def attach(cls, *args: Any, **kwargs: Any) -> Self:
+        return cls(bridge().call(AsyncCluster.attach(*args, **kwargs)))
 
     def __enter__(self) -> Self:
         return self
@@ -474,9 +484,9 @@ def start(nproc_per_node: int | str | None = None, nnodes: int | None = None, **
     return Cluster.start(nproc_per_node, nnodes, **options)
 
 
-def attach(name: str | None = None, *, at: str = "") -> Cluster:
-    """The running cluster called ``name``, or the newest one; ``at``: on this host behind ssh."""
-    return Cluster.attach(name, at=at)
+def attach(name: str | None = None, *, at: str = "", at_python: str = "") -> Cluster:
+    """The running cluster called ``name``, or the newest one; ``at``: on this host behind ssh, by this Python there."""
+    return Cluster.attach(name, at=at, at_python=at_python)
 
 
 def list_clusters() -> list[Connection]:

@@ -185,4 +185,8 @@ class SshBootstrapSpec(Struct, frozen=True):
     log: str = ""  # Name of the file for its output, to which the process id is added; "": the login's own output.
     python: tuple[int, int] = OLDEST_PYTHON
     jdist: str = __version__  # The version that has to be installed there.
-    naming: str = "name the Python that has it: -- --python PATH, or python=PATH in the hostfile"  # If it is not there.
+    installing: str = f"pip install jdist=={__version__} there"  # What to do if it is not there, or another version is.
+    naming: str = "-- --python PATH, or python=PATH in the hostfile"  # How the Python there is named.
+    named: bool = False  # Whether the user has named it; an environment that was made from another is not used then.
+    wheel: str = ""  # The name of a wheel that is sent if jdist is missing there; "": it is not installed.
+    wheel_size: int = 0  # Bytes.

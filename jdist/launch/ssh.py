@@ -53,6 +53,7 @@ class RemoteAgent(NodeLaunch):
             env={**dict(settings.env), "JDIST_HOST": host.name},
             words=tuple(join_words(node_rank, fork=settings.fork)),
             log=f"{settings.name}-node{node_rank}",
+            named=bool(python),
         )
         self._tunnel = options.tunnel
         self._plan = plan

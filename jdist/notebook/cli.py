@@ -9,6 +9,7 @@ from jdist.core.errors import CellError, UsageError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch
 from jdist.notebook.batch.rules import exit_code
+from jdist.notebook.options import at_dashes
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
 from jdist.notebook.verbs.registry import VERBS, call, never
@@ -17,8 +18,11 @@ COMMANDS = {name: verb.summary for name, verb in VERBS.items() if verb.attaches 
 
 
 def _take(option: str, words: list[str]) -> tuple[str | None, list[str]]:
-    """The value of an option that any command takes, as ``--name VALUE`` or ``--name=VALUE``, and the other words."""
-    for n, word in enumerate(words):
+    """The value of an option that any command takes, as ``--name VALUE`` or ``--name=VALUE``, and the other words.
+
+    What stands after ``--`` is a launcher's.
+    """
+    for n, word in enumerate(at_dashes(words)[0]):
         if word == option and n + 1 < len(words):
             return words[n + 1], [*words[:n], *words[n + 2 :]]
         if word.startswith(f"{option}="):
@@ -48,7 +52,8 @@ def run_command(name: str, words: list[str]) -> int:
         host = os.environ.get(AT, "") if at is None else at
         cluster = named or ""
         if verb.attaches is not None and verb.attaches(words) and (host or ":" in cluster):
-            session.use(Cluster.attach(named, at=host, kind=session.kind))
+            python, words = _take("--python", words)
+            session.use(Cluster.attach(named, at=host, at_python=python or "", kind=session.kind))
             cluster = ""
     try:
         if cluster:

@@ -40,6 +40,7 @@ from msgspec.structs import replace
 
 from jdist.client.remote import askpass
 from jdist.client.remote.requests import Answer, Ping, Request
+from jdist.client.remote.wheel import WHEEL, make_wheel
 from jdist.client.threads import bridge
 from jdist.core.errors import ConnectionLost, JdistError, LaunchError, Remedy, UsageError
 from jdist.core.settings import SshBootstrapSpec
@@ -49,7 +50,7 @@ from jdist.wire.transport.keys import LOOPBACK, Connection
 from jdist.wire.transport.tunnel import Address, Tunnel, TunnelConnection
 
 COMMAND = "JDIST_SSH"  # The variable with the command line of ssh, such as ``ssh -F FILE``.
-PYTHON = "JDIST_AT_PYTHON"  # The variable with the interpreter on the other host.
+PYTHON = "JDIST_AT_PYTHON"  # The variable with the interpreter on other hosts, unless a user names another.
 _OPTIONS = {
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
@@ -63,8 +64,11 @@ _ADVICE = (
     "Nothing could be asked here: log in once in a terminal, with a master connection that stays open (ControlMaster, "
     "ControlPersist in ~/.ssh/config): ssh {}"
 )
+_INSTALLING = "--install makes an environment with it there"
+_NAMING = "--python PATH, or --python NAME for a conda environment"
 _ATTEMPT = 60.0  # Seconds for a login and the start of Python there.
 _ASKED = 300.0  # The same where the user may be asked for something.
+_INSTALLED = 1800.0  # The same where jdist may be installed.
 _LONGEST_PAUSE = 60.0
 _LOOK = 0.5  # Seconds between two looks at the network while there is no connection.
 _WATCH = 2.0  # The same while there is one.
@@ -97,6 +101,9 @@ class RemoteHost:
         self.away_since = 0.0  # By the wall clock; 0: it is not away.
         self.advice = _ADVICE.format(name)  # Where nothing could be asked, that is said in an error.
         self.asked: Asked | Ask | None = None  # Who answers ssh in a login that is waited for. None: as in a terminal.
+        self.python = ""  # The interpreter there, or the name of a conda environment; "": as the environment says.
+        self._installs = False  # Whether the next login may install jdist there.
+        self._started = ""  # The same, in the last login that worked.
         self._users = 0
         self._watchers: list[Callable[[], object]] = []
         self._login: _Login | None = None
@@ -113,6 +120,20 @@ class RemoteHost:
         return f"<RemoteHost {self.name}: {self.state}>"
 
     # ------------------------------------------------------------ its users
+
+    def choose(self, python: str, *, install: bool = False) -> None:
+        """Start this Python there from the next login on, a path or the name of a conda environment.
+
+        ``install``: the next login makes an environment with jdist there if it is missing.
+        Raises UsageError if the login that is in use has started another.
+        """
+        if self.state != "closed" and python not in ("", self.python):
+            used = self.python or "another Python"
+            raise UsageError(
+                f"--python {python}: {self.name} is in use here with {used}; detach from its clusters first"
+            )
+        self.python = python or self.python
+        self._installs = install and self.state != "open"
 
     async def open(self) -> None:
         """Use the host, and connect to it unless it is connected. Raises LaunchError. `release` ends the use.
@@ -140,10 +161,12 @@ class RemoteHost:
                 self._set("waiting")
                 self._reconnecting = asyncio.ensure_future(self._reconnect())
             else:
+                self.python = self._started
                 self._set("closed")
             raise
         finally:
             self._opening = None
+            self._installs = False
         if not self._users:
             self.close()
         elif self._watching is None:
@@ -337,9 +360,11 @@ class RemoteHost:
     async def _connect(self, *, asks: bool) -> None:
         """Log in. Raises LaunchError with ssh's reason and what to do."""
         self._set("connecting")
-        login = _Login(self.name, self.advice)
+        installs = asks and self._installs
+        wheel = await asyncio.to_thread(make_wheel) if installs else b""
+        login = _Login(self.name, self.advice, self.python or os.environ.get(PYTHON, ""), wheel)
         try:
-            async with asyncio.timeout(_ASKED if asks else _ATTEMPT):
+            async with asyncio.timeout(_INSTALLED if installs else _ASKED if asks else _ATTEMPT):
                 await login.begin(self._handle_end, (self.asked or _who_is_asked()) if asks else "no one")
             if login.tunnel.is_over:
                 raise LaunchError(f"ssh {self.name}: the login ended at once: {login.said}")
@@ -351,7 +376,7 @@ class RemoteHost:
         except BaseException:
             login.end()
             raise
-        self._login = login
+        self._login, self._started = login, self.python
         self._set("open")
         waiting, self._waiting = self._waiting, []
         for connection, there in waiting:
@@ -362,9 +387,11 @@ class RemoteHost:
 class _Login:
     """One run of ssh, and the tunnel through it."""
 
-    def __init__(self, host: str, advice: str):
+    def __init__(self, host: str, advice: str, python: str, wheel: bytes):
         self._host = host
         self._advice = advice
+        self._python = python
+        self._wheel = wheel  # Sent if jdist is missing there; empty: it is not installed.
         self._tunnel: Tunnel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None  # Until the tunnel has it.
@@ -388,10 +415,16 @@ class _Login:
         """Log in and make the tunnel. ``on_end`` is called when it has ended. Raises LaunchError."""
         if sys.platform == "win32":
             raise LaunchError("logins to other hosts need Linux or macOS here; on Windows, run Jupyter in WSL")
-        given = os.environ.get(PYTHON, "")
-        command, bootstrap = bootstrap_command([given] if given else [sys.executable, "python3"])
-        naming = f"set {PYTHON} to the Python that has it there"
-        spec = SshBootstrapSpec(f"jdist-{secrets.token_hex(8)} ", ("serve",), naming=naming)
+        command, bootstrap = bootstrap_command([self._python] if self._python else [sys.executable, "python3"])
+        spec = SshBootstrapSpec(
+            f"jdist-{secrets.token_hex(8)} ",
+            ("serve",),
+            installing=_INSTALLING,
+            naming=_NAMING,
+            named=bool(self._python),
+            wheel=WHEEL if self._wheel else "",
+            wheel_size=len(self._wheel),
+        )
         options = [f"-o{name}={value}" for name, value in _OPTIONS.items()]
         if asked == "no one":
             options.append("-oBatchMode=yes")
@@ -451,12 +484,18 @@ class _Login:
                 piece = b""
             read += piece
             before, found, after = read.partition(mark.encode())
-            if found and b"\n" in after:
-                line, _, rest = after.partition(b"\n")
+            while found and b"\n" in after:
+                line, _, read = after.partition(b"\n")
                 report = msgspec.json.decode(line, type=BootstrapReport)
                 if report.error:
                     raise LaunchError(f"{self._host}: {report.error}")
-                return bytes(rest)
+                if report.wants_wheel:
+                    await loop.sock_sendall(self._socket, self._wheel)
+                elif report.progress:
+                    await _tell(f"{self._host}: {report.progress}")
+                else:
+                    return bytes(read)
+                before, found, after = read.partition(mark.encode())
             if not piece or len(before) > _GREETING:
                 if self._listening is not None:
                     await asyncio.wait({self._listening}, timeout=1.0)
@@ -470,7 +509,7 @@ class _Login:
             return f"{text}. Look at the key once, in a terminal: ssh {self._host}"
         if is_denied(said) and asked == "no one":
             return f"{text}. {self._advice}"
-        return f"{text}. {PYTHON} names the Python there" if "there is no " in said else text
+        return f"{text}. Name the Python there: {_NAMING}" if "there is no " in said else text
 
     def end(self) -> None:
         """End the tunnel in order, and ssh with it, at the latest a moment later; may be called again."""
@@ -517,6 +556,19 @@ def remote_host(name: str) -> RemoteHost:
     if name not in hosts:
         hosts[name] = RemoteHost(name)
     return hosts[name]
+
+
+async def choose_python(host: str, python: str, *, install: bool = False) -> None:
+    """Remember which Python is to be started at a host, as :meth:`RemoteHost.choose` says. Raises UsageError."""
+    if install and not host:
+        raise UsageError("--install: jdist is installed at a host behind ssh: add --at HOST")
+    if python and not host:
+        raise UsageError(
+            f"--python {python}: it names the Python at a host behind ssh, with --at HOST; the launcher ssh takes its "
+            "own after --"
+        )
+    if host:
+        remote_host(host).choose(python, install=install)
 
 
 async def open_host(name: str) -> RemoteHost:
@@ -593,6 +645,17 @@ class _AskpassServer:
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         writer.close()
+
+
+async def _tell(text: str) -> None:
+    """Show a line to the user, on the thread that waits if there is one."""
+
+    def show() -> str:
+        print(text, file=sys.stderr)
+        return text
+
+    if asyncio.get_running_loop() is not bridge().loop or await bridge().ask(show) is None:
+        show()
 
 
 async def _ask_user(host: str, text: str, about: str) -> str | None:

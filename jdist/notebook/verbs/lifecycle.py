@@ -14,7 +14,7 @@ from jdist.client.cluster import AsyncCluster, Cluster, start_at
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle, EarlierCluster, find_earlier, is_same_start, keeps
 from jdist.client.lifecycle.sites import AT, list_at, split_name
 from jdist.client.lifecycle.start import Progress, Waiting, make_settings, start_words
-from jdist.client.remote.host import open_host
+from jdist.client.remote.host import choose_python, open_host
 from jdist.client.threads import bridge
 from jdist.core.errors import ConnectionLost, Remedy, UsageError
 from jdist.core.messages.status import ClusterFacts, Notice
@@ -32,6 +32,8 @@ from jdist.notebook.verbs.registry import never, option, verb
 
 _NAME = option("name", nargs="?", help="the cluster's name")
 _AT = option("--at", metavar="HOST", help="the host it is on, behind ssh")
+_PYTHON = option("--python", metavar="PATH|NAME", default="", help="the Python at that host, or its conda environment")
+_INSTALL = option("--install", action="store_true", help="make an environment with jdist there if it is missing")
 _UNDO = 20.0  # Seconds for a start that is interrupted to end what it began.
 
 
@@ -39,6 +41,8 @@ _UNDO = 20.0  # Seconds for a start that is interrupted to end what it began.
     "start",
     add_start_options,
     _AT,
+    _PYTHON,
+    _INSTALL,
     option("--keep", action="store_true", help="leave what an earlier kernel of this notebook has started"),
     attaches=never,
     split=at_dashes,
@@ -52,7 +56,7 @@ def start(s: Session, o: Namespace) -> None:
     If this notebook uses a cluster that was started with the same options, that goes on. One that an earlier kernel of
     this notebook has started with them is stopped first, unless it is in use, or --keep is given, or JDIST_KEEP is set.
     """
-    o.at = _at(o)
+    o.at, _ = _host(o)
     hostfile, o.hostfile = o.hostfile if o.at else None, None if o.at else o.hostfile
     options = start_options(o)
     settings = make_settings(**{name: value for name, value in options.items() if name != "timeout"})
@@ -74,9 +78,14 @@ def start(s: Session, o: Namespace) -> None:
         _start_by(s, partial(start_at, o.at, words, o.name), options.get("timeout"))
 
 
-def _at(o: Namespace) -> str:
-    """The host that the user names, or the environment; "" for this one."""
-    return str(os.environ.get(AT, "") if o.at is None else o.at)
+def _host(o: Namespace, name: str | None = None) -> tuple[str, str | None]:
+    """The host that the user names, or the environment, "" for this one; and the cluster's name there.
+
+    It is remembered which Python is to be started at the host.
+    """
+    host, local = split_name(name, str(os.environ.get(AT, "") if o.at is None else o.at))
+    bridge().call(choose_python(host, o.python, install=o.install))
+    return host, local
 
 
 def _was_started_so(cluster: Cluster, settings: Settings, *, is_named: bool) -> bool:
@@ -112,7 +121,7 @@ def _end_earlier(s: Session, settings: Settings, *, is_named: bool, at: str) -> 
         for earlier in found:
             choice = _ask(s, earlier) if earlier.use else "end"
             if choice == "attach":
-                attach(s, Namespace(name=earlier.name, at=None))
+                attach(s, Namespace(name=earlier.name, at=None, python="", install=False))
                 return False
             s.echo(worded(bridge().call(earlier.end() if choice == "end" else earlier.leave())))
         return True
@@ -183,11 +192,11 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
     return cluster
 
 
-@verb("attach", _NAME, _AT, attaches=never)
+@verb("attach", _NAME, _AT, _PYTHON, _INSTALL, attaches=never)
 def attach(s: Session, o: Namespace) -> None:
     """use a running cluster, after a kernel restart or from a second notebook: attach [NAME] [--at HOST]"""
     attached = s.attached
-    host, name = split_name(o.name, _at(o))
+    host, name = _host(o, o.name)
     asked = f"{host}:{name or ''}" if host else name
     if attached is not None and asked in (None, attached.name):
         s.echo(f"cluster {attached.name} is in use here already")
@@ -219,11 +228,11 @@ def _follow_unfinished(s: Session, cluster: Cluster) -> None:
             RunDisplay(cluster, s.last_run, s.screen, notices=[notice], namespace=s.namespace).follow_in_background()
 
 
-@verb("list", _AT, attaches=never)
+@verb("list", _AT, _PYTHON, _INSTALL, attaches=never)
 def list_(s: Session, o: Namespace) -> None:
     """list this user's running clusters: list [--at HOST]"""
     rows = []
-    host = _at(o)
+    host, _ = _host(o)
     for known in bridge().call(list_at(host)).values():
         c = known.connection
         gone = f"gone, restartable for {known.seconds_left:.0f} s: {typed('attach')} {c.name}"
@@ -250,13 +259,15 @@ def detach(s: Session, _: Namespace) -> None:
     "stop",
     _NAME,
     _AT,
+    _PYTHON,
+    _INSTALL,
     option("--now", action="store_true", help="kill the ranks: no exit function runs"),
     attaches=never,
 )
 def stop(s: Session, o: Namespace) -> None:
     """end a cluster with all its processes: stop [NAME] [--at HOST] [--now]"""
     current = s.current
-    host, name = split_name(o.name, _at(o))
+    host, name = _host(o, o.name)
     is_plain = o.name is None and o.at is None
     if current is not None and (is_plain or _is_meant(current.name, host, name)):
         if s.attached is None:

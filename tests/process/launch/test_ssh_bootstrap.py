@@ -78,7 +78,7 @@ def test_modules_that_lie_about_are_not_pythons(tmp_path: Path) -> None:
     ("other", "why"),
     [
         ({"directory": "/no/directory"}, "No such file or directory: '/no/directory'"),
-        ({"jdist": "9.9"}, f"has jdist {jdist.__version__}, not 9.9 as here: pip install jdist==9.9"),
+        ({"jdist": "9.9"}, f"has jdist {jdist.__version__}, not 9.9 as here: pip install jdist=="),
         ({"python": [4, 0]}, "is too old for jdist, which needs 4.0"),
     ],
 )
@@ -113,3 +113,45 @@ def test_without_a_line_it_ends(tmp_path: Path) -> None:
     command, code = bootstrap_command([sys.executable])
     done = subprocess.run(["sh", "-c", command], input=code, capture_output=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, b"")
+
+
+def make_environment(share: Path, made_from: str) -> Path:
+    """What looks like an environment with jdist: an interpreter that says that it was started."""
+    folder = share / "jdist" / "venv-9.9"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_text("#!/bin/sh\necho it is used, $*\n")
+    (folder / "bin" / "python").chmod(0o755)
+    if made_from:
+        (folder / "jdist-made-from").write_text(made_from)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("named", "made_from", "is_used"),
+    [(False, "/any/python", True), (True, sys.executable, True), (True, "/any/python", False), (False, "", False)],
+)
+def test_an_environment_is_used_that_was_made_for_this_version(
+    named: bool, made_from: str, is_used: bool, tmp_path: Path
+) -> None:
+    make_environment(tmp_path, made_from)
+    report, _ = run(given(jdist="9.9", named=named, env={"XDG_DATA_HOME": str(tmp_path)}), tmp_path)
+    if is_used:
+        assert Path(report["log"]).read_text() == "it is used, -P -m jdist --version\n"
+    else:
+        assert "not 9.9 as here" in report["error"]
+
+
+def test_an_environment_that_was_made_from_another_python_is_not_replaced(tmp_path: Path) -> None:
+    folder = make_environment(tmp_path, "/any/python")
+    wanted = given(jdist="9.9", named=True, wheel="w.whl", wheel_size=1, env={"XDG_DATA_HOME": str(tmp_path)})
+    report, _ = run(wanted, tmp_path)
+    assert f"{folder} was made from /any/python; remove it there, or name that Python" in report["error"]
+
+
+def test_a_login_that_ends_before_the_wheel_has_come_leaves_nothing(tmp_path: Path) -> None:
+    wanted = given(jdist="9.9", wheel="w.whl", wheel_size=10, env={"XDG_DATA_HOME": str(tmp_path / "share")})
+    _, done = run(wanted, tmp_path, after="short")
+    assert done.returncode == 1
+    assert b"the login has ended" in done.stdout
+    assert not (tmp_path / "share").exists()
+    assert not list(tmp_path.glob("jdist-wheel-*"))

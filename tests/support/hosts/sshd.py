@@ -3,7 +3,8 @@
 Hosts, as the user calls them: ``a``, ``b``, ``c`` are the nodes, and ``through`` is c by way of a. c greets whoever
 logs in, on standard output, whatever for. b forwards nothing, and ``locked`` is b by a key whose passphrase is
 `PASSPHRASE`. ``stranger`` has no key that b takes; ``changed`` is b with another host key in known_hosts, ``unseen``
-with none; at ``nowhere`` is nobody. A login has a folder of its host's own for connection files.
+with none; at ``nowhere`` is nobody. A login has folders of its host's own, for connection files and for
+environments with jdist.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ UsePAM no
 PermitRootLogin prohibit-password
 StrictModes no
 UseDNS no
-SetEnv JUPYTER_RUNTIME_DIR={directory}/runtime TMPDIR={directory}/tmp SLURM_CONF={slurm}
+SetEnv JUPYTER_RUNTIME_DIR={directory}/runtime TMPDIR={directory}/tmp XDG_DATA_HOME={directory}/share SLURM_CONF={slurm}
 """
 _FORBIDDING = """
 AllowTcpForwarding no

@@ -77,6 +77,7 @@ def there(logins: Sshd, traces: Any, monkeypatch: pytest.MonkeyPatch) -> Iterato
         assert eventually(lambda host=host: not found.processes(host)), found.processes(host)
         left = [p.name for p in found.sshd.runtime(host).glob("jdist-*") if p.suffix != ".log"]
         assert not left, f"left on {host}: {left}"
+    host_module._hosts.clear()  # and what they remember
 
 
 def connection(host: str) -> RemoteHost:
@@ -153,6 +154,24 @@ def test_the_command_line_and_its_verbs(there: There) -> None:
 def test_what_a_start_there_complains_of_is_said_here_and_nothing_is_left(there: There) -> None:
     with pytest.raises(LaunchError, match=r"a: .*--hosts"):
         there.start("a", launcher="ssh")
+
+
+def test_the_python_there_is_named_once(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JDIST_AT_PYTHON", "/no/python")
+    with pytest.raises(LaunchError, match=r"there is no /no/python; environments of conda there: .*--python NAME"):
+        jdist.attach(at="a")
+    with pytest.raises(LaunchError, match="there is no no-environment;"):
+        jdist.attach(at="a", at_python="no-environment")
+    cluster = there.start("a", nproc=1, at_python=sys.executable)
+    with pytest.raises(UsageError, match=r"--python other: a is in use here with .*; detach from its clusters first"):
+        jdist.attach("a:c1", at_python="other")
+    cluster.detach()
+    assert eventually(lambda: not there.sshd.sessions())
+    again = jdist.attach("a:c1")
+    assert again.run("1").values == {0: 1}
+    again.stop()
+    with pytest.raises(UsageError, match="--python x: it names the Python at a host behind ssh, with --at HOST"):
+        jdist.attach(at_python="x")
 
 
 def test_a_passphrase_is_asked_for_where_somebody_waits(there: There, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ PLAIN = set(
     conflict page askpass ping chosen leftover begin begun reach answer question
     to from aside buffer carry ddp index kind load memory rebuild refusal write
     attaching batch module signal signals
-    folded installed standard traceback
+    folded install installed standard traceback wheel
     attachment collective earlier finding heartbeat interrupt loss message
     operator origin output peer resizing resource starter sync trial
     ansi api chrome cli comm cuda dist fd forkserver gitignore gloo gpu html hub iopub ipykernel jdist json
