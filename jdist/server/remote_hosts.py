@@ -11,11 +11,15 @@ A host is in use from a page's first look at one of its clusters, or from a logi
 ``FollowedHost._follow`` alone makes these transitions, but for a login that a page asks for: ``login`` begins it, and
 ssh's questions are answered by that page, one call after the other. A look never asks the user anything. The states of
 the login itself are those of `RemoteHost`. All of this lives on the client's loop.
+
+At most MOST_HOSTS hosts are in use. A user who may only read uses no host that no other user has had in use: else such
+a user could start any number of logins, to hosts of any name.
 """
 
 import asyncio
 import contextlib
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from jdist.client.lifecycle.sites import RemoteSite, split_name
@@ -25,10 +29,12 @@ from jdist.core.errors import JdistError, LaunchError, UsageError
 from jdist.server.snapshots import LoginState
 
 FORGOTTEN = 300.0  # Seconds after the last look of a page at a cluster until it is not followed any more.
+MOST_HOSTS = 16  # In use at the same time.
 _PATIENCE = 8.0  # Seconds for which a page waits for the next step of a login.
 _LISTED = 3.0  # Seconds for which a list of a host's clusters is waited for.
 _PACE = 1.0  # Seconds between two lists of a host's clusters at least.
 _RELIST = 5.0  # Seconds until they are listed again while one is not running.
+_HOST = re.compile(r"(?!-)[A-Za-z0-9._%+@:\[\]/-]{1,255}")  # The characters of a destination of ssh.
 
 
 class _Question:
@@ -263,6 +269,7 @@ class RemoteHosts:
         self._adopt = adopt
         self._is_starting = is_starting
         self._hosts: dict[str, FollowedHost] = {}
+        self._accepted: set[str] = set()  # Hosts that have been in use for users who may log in.
 
     @property
     def names(self) -> list[str]:
@@ -270,10 +277,18 @@ class RemoteHosts:
         return list(self._hosts)
 
     def use(self, name: str) -> FollowedHost:
-        """The host of this name, from now on in use. Raises UsageError for what is no host's name."""
-        if not name.strip() or name != name.strip() or name.startswith("-") or not name.isprintable():
-            raise UsageError(f"{name!r} is no host's name: write it as in ssh HOST")
+        """The host of this name, from now on in use. Raises UsageError for what is no host's name, or one too many."""
+        if not _HOST.fullmatch(name):
+            raise UsageError(f"{name!r} is no host's name: write it as in ssh HOST, in letters, digits and ._%+@:[]/-")
+        if name.count(":") == 1 and "//" not in name:
+            raise UsageError(f"{name} is no host's name, but a cluster's: the host is {name.partition(':')[0]}")
         if name not in self._hosts:
+            if len(self._hosts) >= MOST_HOSTS:
+                raise UsageError(
+                    f"{name} cannot be used yet: {MOST_HOSTS} hosts are in use, as many as may be. A host is free "
+                    f"{FORGOTTEN / 60:.0f} minutes after the last page that shows a cluster of it"
+                )
+            self._accepted.add(name)
             used = self._hosts[name] = FollowedHost(remote_host(name), self._adopt, self._is_starting)
             used.add_done_callback(lambda _: self._forget(used))
         return self._hosts[name]
@@ -283,9 +298,14 @@ class RemoteHosts:
             del self._hosts[used.host.name]
             asyncio.ensure_future(self._adopt(used, {}))  # noqa: RUF006 — it never waits for long
 
-    async def look(self, name: str) -> None:
-        """A page looks at the cluster ``HOST:NAME``. Raises UsageError."""
+    async def look(self, name: str, *, may_log_in: bool = True) -> None:
+        """A page looks at the cluster ``HOST:NAME``. Raises UsageError.
+
+        Without ``may_log_in``, nothing happens unless the host has been in use for another user who may.
+        """
         host, local = split_name(name)
+        if not may_log_in and host not in self._accepted:
+            return
         if local is None:
             raise UsageError(f"{name} is a host: a cluster there is called {name}NAME")
         await self.use(host).look(name)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from jdist.client.threads import bridge
+from jdist.core.errors import UsageError
 from jdist.server import remote_hosts
 from jdist.server.cluster_list import ClusterList
 from jdist.server.starts import Policy
@@ -145,3 +146,34 @@ def test_a_login_is_closed_when_no_page_has_looked_for_a_while(logins: Logins, m
         call(clusters.close())
     assert {e.action for e in events} == {"changed", "gone"}
     assert eventually(lambda: not logins.of(os.getpid()))
+
+
+def test_who_may_only_read_has_no_host_logged_in_to_that_is_not_in_use(server: Server, logins: Logins) -> None:
+    browser, path = server.browser, "jdist/clusters/login%3Ac1"
+    with server.denying("write", "execute"):
+        for name in ("login", "a%3Ab", "x%20y"):
+            status, answer = browser.request("GET", f"jdist/clusters/{name}%3Ac1")
+            assert (status, "there is no cluster called" in answer["message"]) == (HTTPStatus.NOT_FOUND, True)
+        assert browser.get("jdist/launch")["hosts"] == []
+        assert not logins.of(server.process.pid)
+    browser.request("POST", "jdist/clusters", {"at": "login", "nproc_per_node": 1})
+    with server.denying("write", "execute"):
+        assert browser.get(path)["name"] == "login:c1"
+    browser.request("DELETE", path)
+
+
+def test_no_more_hosts_are_in_use_than_may_be(server: Server, logins: Logins) -> None:
+    browser = server.browser
+    looks = [browser.request("GET", f"jdist/clusters/nowhere{n}%3Ac1") for n in range(remote_hosts.MOST_HOSTS + 1)]
+    assert looks[-1][0] == HTTPStatus.BAD_REQUEST
+    assert "16 hosts are in use" in looks[-1][1]["message"]
+    assert len(logins.of(server.process.pid)) <= remote_hosts.MOST_HOSTS
+
+
+@pytest.mark.parametrize("name", ["", "-oX=y", "a b", "a;b", "$(a)", "a\n", "ü", "a" * 256, "login:c1"])
+def test_what_is_no_hosts_name(name: str) -> None:
+    async def no_one(*_: object) -> None:
+        raise AssertionError
+
+    with pytest.raises(UsageError, match="is no host's name"):
+        remote_hosts.RemoteHosts(no_one, lambda _: False).use(name)
