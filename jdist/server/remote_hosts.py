@@ -119,8 +119,10 @@ class FollowedHost:
         self._used = asyncio.get_running_loop().time()
         if self._question is not None and self._question.shown.question == question:
             self._settle(answer)
-        if begins and self._login is not None and not self._asks:  # one that fails where it would have to ask
-            await asyncio.wait({self._login})
+        if begins and (silent := self._login) is not None and not self._asks:  # it fails where it would have to ask
+            await asyncio.wait({silent})
+            if silent.cancelled():  # and with it this login, which was waiting for it
+                raise LaunchError(self.problem)
         if begins and self.host.state != "open":
             self._begin_login(asks=True)
         with contextlib.suppress(TimeoutError):
@@ -137,10 +139,11 @@ class FollowedHost:
         return LoginState("open")
 
     async def end_login(self) -> None:
-        """Cancel the login that a page has asked for."""
-        if self._login is not None and self._asks:
+        """Cancel the login that is under way, and what a page has asked for that waits for it."""
+        if self._login is not None:
             self._login.cancel()
             await asyncio.wait({self._login})
+            await self.host.end_opening()
 
     async def site(self) -> RemoteSite:
         """The host, once there is a login, in which nothing is asked. Raises LaunchError."""
@@ -179,7 +182,8 @@ class FollowedHost:
         self._settle(None)
         self._login = None
         self._step.set()
-        self._relist.set()
+        if self._asks or self._has_use:  # why a silent one has failed, the list that began it shows
+            self._relist.set()
 
     def _settle(self, answer: str | None) -> None:
         question, self._question = self._question, None
@@ -188,6 +192,8 @@ class FollowedHost:
 
     async def _ask(self, text: str, about: str) -> str | None:
         """The page's answer to what ssh asks. It is kept nowhere."""
+        if self._login is None:  # it was cancelled
+            return None
         if about == "none":  # a key is to be touched
             self._told = text
             self._step.set()

@@ -122,7 +122,9 @@ class RemoteHost:
         self._users += 1
         try:
             while self.state != "open" or self._opening is not None:
-                opening = self._opening = self._opening or asyncio.ensure_future(self._open())
+                if self._opening is None or self._opening.done():  # done: it was cancelled before it began
+                    self._opening = asyncio.ensure_future(self._open())
+                opening = self._opening
                 await asyncio.wait({opening})
                 if not opening.cancelled():  # else all who waited for it have left: it is ours to begin another
                     await opening
@@ -148,6 +150,10 @@ class RemoteHost:
             self.close()
         elif self._watching is None:
             self._watching = asyncio.ensure_future(self._watch())
+
+    async def end_opening(self) -> None:
+        """Cancel the login for which users wait; each of them that still does begins another."""
+        await _end_task(self._opening)
 
     def release(self) -> None:
         """End one use; the last one closes the connection."""
