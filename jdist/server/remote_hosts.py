@@ -58,7 +58,7 @@ class FollowedHost:
 
     def __init__(self, host: RemoteHost, adopt: Adopt, is_starting: Callable[[str], bool]):
         self.host = host
-        self.host.asked, self.host.advice = "no one", "Log in here"
+        self.host.asked, self.host.advice = "no one", "Log in with the button Log in in jdist's panel"
         self.problem = ""  # Why there is no login.
         self._adopt = adopt
         self._is_starting = is_starting

@@ -58,7 +58,8 @@ _OPTIONS = {
     "RemoteCommand": "none",
     "ControlMaster": "no",  # one that is open is used, but this login shall not carry others, which would end with it
 }
-_DENIED = "ermission denied"
+# What ssh says when one side does not accept the other; behind a program's "Permission denied" is no list of methods.
+_DENIALS = ("Permission denied (", "Too many authentication failures", "Host key verification failed")
 _ADVICE = (
     "Nothing could be asked here: log in once in a terminal, with a master connection that stays open (ControlMaster, "
     "ControlPersist in ~/.ssh/config): ssh {}"
@@ -606,8 +607,8 @@ async def _ask_user(host: str, text: str, about: str) -> str | None:
 
 
 def is_denied(why: str) -> bool:
-    """Whether a login has failed because nothing was given that the host accepts, such as a password."""
-    return _DENIED in why
+    """Whether a login has failed because no password, key or host key was accepted: only the user can change that."""
+    return any(each in why for each in _DENIALS)
 
 
 def is_secret(text: str, about: str) -> bool:

@@ -107,6 +107,10 @@ def test_what_keeps_a_login_from_being_made_is_said_in_the_words_of_ssh(server: 
     status, answer = browser.request("POST", "jdist/clusters", {"at": "locked", "nproc_per_node": 1})
     assert (status, answer["reason"]) == (HTTPStatus.BAD_GATEWAY, "LaunchError")
     assert "Permission denied" in answer["message"], "a start alone asks nothing"
+    assert answer["message"].endswith("(publickey). Log in with the button Log in in jdist's panel")
+    status, answer = browser.request("GET", "jdist/clusters/a%3Ab%3Ac")
+    assert (status, "--at" in answer["message"]) == (HTTPStatus.BAD_REQUEST, False)
+    assert answer["message"] == "a:b is no host's name, but a cluster's: the host is a"
     asked = browser.request("POST", LOGIN, {})[1]
     wrong = browser.request("POST", LOGIN, {"question": asked["question"], "answer": "wrong"})[1]
     assert "Permission denied" in goes_on(browser, wrong)["message"]
