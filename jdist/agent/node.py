@@ -325,11 +325,13 @@ def node_facts(controller: tuple[str, int], *, is_carried: bool = False) -> Node
 def own_address() -> str:
     """This node's address for other nodes, where no way to the controller shows it.
 
-    It is that of the interface that the user has named to gloo or NCCL, else of the default route.
+    It is that of the interface that the user has named to gloo or NCCL, else the one at which the agent's login has
+    arrived, else that of the default route.
     """
     own, named = own_addresses(), [os.environ.get(v, "") for v in _INTERFACE_VARIABLES]
     found = [a.address for name in named for a in psutil.net_if_addrs().get(name, ()) if a.address in own]
-    return str((*found, *own)[0])
+    arrived = os.environ.get("SSH_CONNECTION", "").split()[2:3]  # client, its port, server, its port
+    return str((*found, *(a for a in arrived if a in own), *own)[0])
 
 
 def _network() -> str:

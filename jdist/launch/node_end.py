@@ -72,8 +72,14 @@ def _say(answer: object) -> None:
 
 async def _reaches(wanted: ReachSpec) -> bool:
     trials = [asyncio.create_task(ping((h, wanted.port), wanted.cluster, _REACH)) for h in wanted.hosts]
-    found = [trial for trial in asyncio.as_completed(trials) if await trial][:1]
-    return bool(found)
+    try:
+        for trial in asyncio.as_completed(trials):
+            if await trial:
+                return True
+        return False
+    finally:
+        for trial in trials:
+            trial.cancel()
 
 
 async def _serve(spec: NodeEndSpec) -> None:

@@ -86,16 +86,12 @@ class RemoteAgent(NodeLaunch):
     ) -> str:
         """The join line as the agent can use it: it may lead through a tunnel. Raises LaunchError, asyncssh.Error."""
         line = JoinLine.decode(text)
-        if self._tunnel != "always":
+        if self._tunnel == "never":
+            return text
+        if self._tunnel == "auto":
             self.stage = "trying to reach the controller"
             if await self._reaches(line, connection) or agent.exit_status is not None:
                 return text  # an agent that has ended says why in its log
-        if self._tunnel == "never":
-            at = f"port {line.data_port} of {', '.join(line.hosts)}"
-            raise LaunchError(
-                f"it cannot reach the controller at {at}, and --tunnel never was given: leave that out, let the port "
-                f"through, name an address that it reaches with --bind ADDRESS, or start there with --at {self.name}"
-            )
         self.stage = "opening a tunnel"
         plan = self._plan
         spec = KeeperSpec(
@@ -114,9 +110,12 @@ class RemoteAgent(NodeLaunch):
         return carried.encode()
 
     async def _reaches(self, line: JoinLine, connection: asyncssh.SSHClientConnection) -> bool:
-        """Whether the host reaches the controller by itself."""
+        """Whether the host reaches the controller by itself, or cannot be asked beside the agent (MaxSessions 1)."""
         spec = replace(self._spec, words=("reach",), log="")
-        process, _ = await start_there(connection, self.name, self._pythons, spec)
+        try:
+            process, _ = await start_there(connection, self.name, self._pythons, spec)
+        except asyncssh.ChannelOpenError:
+            return True
         wanted = ReachSpec(line.cluster, line.hosts, line.data_port)
         try:
             async with asyncio.timeout(_REACHED):
@@ -137,6 +136,8 @@ class RemoteAgent(NodeLaunch):
         said = await self._run(f"tail -n {_LOG_LINES} {log}; rm -f {log}")
         how = f"code {done.exit_status}" if done.exit_signal is None else f"signal {done.exit_signal[0]}"
         self.failure = f"its agent ended with {how}{f': {last_words(said)}' if said.strip() else ''}"
+        if self._tunnel == "never":
+            self.failure += f". If it does not reach the controller, leave --tunnel never out, or use --at {self.name}"
         self.stage = "ended"
 
     async def _run(self, command: str) -> str:

@@ -20,6 +20,7 @@ from jdist.launch.ssh_command import BootstrapReport, bootstrap_command
 _CONNECT = 20.0  # Seconds to connect to a host, unless the configuration says otherwise.
 _LOGIN = 30.0  # Seconds to authenticate.
 _ALIVE = 15.0  # Seconds of silence before a keep-alive is sent.
+_PARTS = 3  # Of the silence after which a connection is given up.
 _CONFIGURATIONS = ("~/.ssh/config", "/etc/ssh/ssh_config")
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _AT_ONCE = 8  # Concurrent logins: sshd (MaxStartups) drops some of more than ten through one jump host.
@@ -40,15 +41,17 @@ class SshLogins:
     async def log_in(self, host: str, most_silence: float = 0.0) -> asyncssh.SSHClientConnection:
         """Connect to ``host``, written as in ``ssh HOST``. Raises LaunchError with ssh's reason and what to do.
 
-        ``most_silence``: seconds until a keep-alive, if not so many as the configuration says; three go unanswered
-        before the connection is given up.
+        ``most_silence``: seconds without a byte until the connection is given up, whatever the configuration says.
         """
         user, _, name = host.rpartition("@")
         given: dict[str, Any] = {"config": self._configuration, **({"username": user} if user else {})}
+        if most_silence:  # a keep-alive after each part of it but the last
+            given |= {"keepalive_interval": most_silence / _PARTS, "keepalive_count_max": _PARTS - 1}
         known = _KnownHosts()
         async with self.places:
             try:
                 options = await asyncssh.SSHClientConnectionOptions.construct(host=name, **given)
+                given["keepalive_interval"] = options.keepalive_interval or _ALIVE
                 known.alias = options.host_key_alias
                 known.files = list(options.known_hosts or known.files)
                 return await asyncssh.connect(
@@ -56,7 +59,6 @@ class SshLogins:
                     known_hosts=known.match,
                     connect_timeout=options.connect_timeout or _CONNECT,
                     login_timeout=_LOGIN,
-                    keepalive_interval=most_silence or options.keepalive_interval or _ALIVE,
                     **given,
                 )
             except (asyncssh.Error, OSError, ValueError) as e:  # ValueError: configurations and keys that do not parse

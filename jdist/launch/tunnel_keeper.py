@@ -17,7 +17,8 @@ The launcher starts a keeper for each node that needs one, and waits for its rep
 the report. From then on the keeper belongs to no launcher: its life is bound to the controller's, in a session of its
 own. It ends when the cluster's connection file is gone or is another cluster's, which is how a controller ends in
 order; after the grace of a carried node without a controller, which may have died and be started again at the same
-ports; and after the same time without a connection, since the agent has given up by then, or was removed.
+ports, or with a file that cannot be read all the time; and after the same time without a connection, since the agent
+has given up by then, or was removed.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ from jdist.wire.transport.tunnel import Address, Tunnel
 
 _REPORTED = 150.0  # Seconds for the first login, with the start of Python there.
 _ANSWERED = 20.0  # Seconds for the node's end to listen.
-_SILENCE = 5.0  # Seconds until a keep-alive; a login that breaks silently is noticed after three.
+_SILENCE = 15.0  # Seconds until a login that breaks silently is given up.
 _LONGEST_PAUSE = 60.0
 _LOOK = 1.0  # Seconds between two looks at the controller.
 _DRAIN = 5.0  # Seconds for the controller's last words to reach the node.
@@ -109,12 +110,15 @@ class TunnelKeeper:
         now, spec = self._loop.time(), self._spec
         try:
             connection = read_connection(Path(spec.connection_file))
-        except (FileNotFoundError, ProtocolError):
+        except FileNotFoundError:
             return True
-        if connection.cluster != spec.cluster:
-            return True
-        if not has_ended(connection.pid, connection.started):
-            self._controlled = now
+        except (OSError, ProtocolError) as e:  # it may be readable again in a moment: as if there were no controller
+            _log.debug("the controller cannot be looked for: %s", e)
+        else:
+            if connection.cluster != spec.cluster:
+                return True
+            if not has_ended(connection.pid, connection.started):
+                self._controlled = now
         if self._tunnel is not None and not self._tunnel.is_idle:
             self._used = now
         return now - min(self._controlled, self._used) > spec.grace

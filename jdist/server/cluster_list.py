@@ -260,10 +260,13 @@ class ClusterList:
         names = sorted({*self._followers, *self._others, *self._starts.names})
         return [found.without_ranks() for name in names if (found := self.snapshot(name)) is not None]
 
-    async def detail(self, name: str) -> ClusterSnapshot | None:
-        """All that can be known of a cluster now; None if there is none. Another host's is followed from now on."""
+    async def detail(self, name: str, *, may_log_in: bool = True) -> ClusterSnapshot | None:
+        """All that can be known of a cluster now; None if there is none.
+
+        Another host's is followed from now on; without ``may_log_in``, only on hosts where others have logged in.
+        """
         if split_name(name)[0]:
-            await self.elsewhere.look(name)
+            await self.elsewhere.look(name, may_log_in=may_log_in)
         if name not in self._followers:
             return self.snapshot(name)
         return self._adder.snapshot(name, self._starts.snapshot(name, await self._followers[name].detail()))

@@ -11,6 +11,7 @@ import msgspec
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
+from jupyter_server.utils import ensure_async
 from tornado import web
 
 from jdist.client.attachment import Ranks
@@ -55,6 +56,11 @@ class Handler(ExtensionHandlerMixin, APIHandler):
         if found is None:
             raise web.HTTPError(503, "jdist is not ready yet; ask again")
         return found
+
+    async def may(self, action: str) -> bool:
+        """Whether the user may do more than this request needs."""
+        asked = self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)
+        return bool(await ensure_async(asked))
 
     async def cross(self, work: Coroutine[Any, Any, T], within: float = RESULT_TIMEOUT) -> T:
         """The result of ``work`` on the client's loop, with its errors as HTTP's."""

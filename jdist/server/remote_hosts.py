@@ -11,11 +11,15 @@ A host is in use from a page's first look at one of its clusters, or from a logi
 ``FollowedHost._follow`` alone makes these transitions, but for a login that a page asks for: ``login`` begins it, and
 ssh's questions are answered by that page, one call after the other. A look never asks the user anything. The states of
 the login itself are those of `RemoteHost`. All of this lives on the client's loop.
+
+At most MOST_HOSTS hosts are in use. A user who may only read uses no host that no other user has had in use: else such
+a user could start any number of logins, to hosts of any name.
 """
 
 import asyncio
 import contextlib
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from jdist.client.lifecycle.sites import RemoteSite, split_name
@@ -25,10 +29,12 @@ from jdist.core.errors import JdistError, LaunchError, UsageError
 from jdist.server.snapshots import LoginState
 
 FORGOTTEN = 300.0  # Seconds after the last look of a page at a cluster until it is not followed any more.
+MOST_HOSTS = 16  # In use at the same time.
 _PATIENCE = 8.0  # Seconds for which a page waits for the next step of a login.
 _LISTED = 3.0  # Seconds for which a list of a host's clusters is waited for.
 _PACE = 1.0  # Seconds between two lists of a host's clusters at least.
 _RELIST = 5.0  # Seconds until they are listed again while one is not running.
+_HOST = re.compile(r"(?!-)[A-Za-z0-9._%+@:\[\]/-]{1,255}")  # The characters of a destination of ssh.
 
 
 class _Question:
@@ -52,7 +58,7 @@ class FollowedHost:
 
     def __init__(self, host: RemoteHost, adopt: Adopt, is_starting: Callable[[str], bool]):
         self.host = host
-        self.host.asked, self.host.advice = "no one", "Log in here"
+        self.host.asked, self.host.advice = "no one", "Log in with the button Log in in jdist's panel"
         self.problem = ""  # Why there is no login.
         self._adopt = adopt
         self._is_starting = is_starting
@@ -113,8 +119,10 @@ class FollowedHost:
         self._used = asyncio.get_running_loop().time()
         if self._question is not None and self._question.shown.question == question:
             self._settle(answer)
-        if begins and self._login is not None and not self._asks:  # one that fails where it would have to ask
-            await asyncio.wait({self._login})
+        if begins and (silent := self._login) is not None and not self._asks:  # it fails where it would have to ask
+            await asyncio.wait({silent})
+            if silent.cancelled():  # and with it this login, which was waiting for it
+                raise LaunchError(self.problem)
         if begins and self.host.state != "open":
             self._begin_login(asks=True)
         with contextlib.suppress(TimeoutError):
@@ -131,10 +139,11 @@ class FollowedHost:
         return LoginState("open")
 
     async def end_login(self) -> None:
-        """Cancel the login that a page has asked for."""
-        if self._login is not None and self._asks:
+        """Cancel the login that is under way, and what a page has asked for that waits for it."""
+        if self._login is not None:
             self._login.cancel()
             await asyncio.wait({self._login})
+            await self.host.end_opening()
 
     async def site(self) -> RemoteSite:
         """The host, once there is a login, in which nothing is asked. Raises LaunchError."""
@@ -173,7 +182,8 @@ class FollowedHost:
         self._settle(None)
         self._login = None
         self._step.set()
-        self._relist.set()
+        if self._asks or self._has_use:  # why a silent one has failed, the list that began it shows
+            self._relist.set()
 
     def _settle(self, answer: str | None) -> None:
         question, self._question = self._question, None
@@ -182,6 +192,8 @@ class FollowedHost:
 
     async def _ask(self, text: str, about: str) -> str | None:
         """The page's answer to what ssh asks. It is kept nowhere."""
+        if self._login is None:  # it was cancelled
+            return None
         if about == "none":  # a key is to be touched
             self._told = text
             self._step.set()
@@ -263,6 +275,7 @@ class RemoteHosts:
         self._adopt = adopt
         self._is_starting = is_starting
         self._hosts: dict[str, FollowedHost] = {}
+        self._accepted: set[str] = set()  # Hosts that have been in use for users who may log in.
 
     @property
     def names(self) -> list[str]:
@@ -270,10 +283,18 @@ class RemoteHosts:
         return list(self._hosts)
 
     def use(self, name: str) -> FollowedHost:
-        """The host of this name, from now on in use. Raises UsageError for what is no host's name."""
-        if not name.strip() or name != name.strip() or name.startswith("-") or not name.isprintable():
-            raise UsageError(f"{name!r} is no host's name: write it as in ssh HOST")
+        """The host of this name, from now on in use. Raises UsageError for what is no host's name, or one too many."""
+        if not _HOST.fullmatch(name):
+            raise UsageError(f"{name!r} is no host's name: write it as in ssh HOST, in letters, digits and ._%+@:[]/-")
+        if name.count(":") == 1 and "//" not in name:
+            raise UsageError(f"{name} is no host's name, but a cluster's: the host is {name.partition(':')[0]}")
         if name not in self._hosts:
+            if len(self._hosts) >= MOST_HOSTS:
+                raise UsageError(
+                    f"{name} cannot be used yet: {MOST_HOSTS} hosts are in use, as many as may be. A host is free "
+                    f"{FORGOTTEN / 60:.0f} minutes after the last page that shows a cluster of it"
+                )
+            self._accepted.add(name)
             used = self._hosts[name] = FollowedHost(remote_host(name), self._adopt, self._is_starting)
             used.add_done_callback(lambda _: self._forget(used))
         return self._hosts[name]
@@ -283,9 +304,14 @@ class RemoteHosts:
             del self._hosts[used.host.name]
             asyncio.ensure_future(self._adopt(used, {}))  # noqa: RUF006 — it never waits for long
 
-    async def look(self, name: str) -> None:
-        """A page looks at the cluster ``HOST:NAME``. Raises UsageError."""
+    async def look(self, name: str, *, may_log_in: bool = True) -> None:
+        """A page looks at the cluster ``HOST:NAME``. Raises UsageError.
+
+        Without ``may_log_in``, nothing happens unless the host has been in use for another user who may.
+        """
         host, local = split_name(name)
+        if not may_log_in and host not in self._accepted:
+            return
         if local is None:
             raise UsageError(f"{name} is a host: a cluster there is called {name}NAME")
         await self.use(host).look(name)

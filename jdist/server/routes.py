@@ -38,9 +38,10 @@
     DELETE hosts/HOST/login                execute   cancel that
 
 A cluster of another host is called HOST:NAME. It is followed while pages ask for it, each at least every five minutes
-(GET clusters/HOST:NAME), and a login that this needs asks nothing. What ssh asks in a login that was posted is in the
-answer: {"state": "asks", "text": …, "question": 3, "is_secret": true}; ask again with {"question": 0} while it is
-"connecting".
+(GET clusters/HOST:NAME), and a login that this needs asks nothing. For users without execute that is so only at hosts
+that are or were in use already; elsewhere there is no such cluster to them. The hosts of GET launch are for users with
+execute. What ssh asks in a login that was posted is in the answer:
+{"state": "asks", "text": …, "question": 3, "is_secret": true}; ask again with {"question": 0} while it is "connecting".
 
 If a request concerns the output of a run, ``cluster`` (in the query or in the body) is the id of its cluster, since
 another cluster may have the same name by now.
@@ -171,7 +172,8 @@ async def _start(handler: Handler) -> None:
 
 @route("GET", "clusters/NAME")
 async def _show_cluster(handler: Handler, name: str) -> None:
-    found = await handler.cross(handler.clusters.detail(name), ANSWER_TIMEOUT)
+    work = handler.clusters.detail(name, may_log_in=await handler.may("execute"))
+    found = await handler.cross(work, ANSWER_TIMEOUT)
     if found is None:
         raise web.HTTPError(404, f"there is no cluster called {name}")
     handler.send(found)
@@ -406,7 +408,9 @@ async def _show_launch(handler: Handler) -> None:
     ranks_here = await handler.cross(handler.clusters.ranks_here(), ANSWER_TIMEOUT)
     launchers = policy.launchers(installed)
     forms = await asyncio.to_thread(lambda: {name: form_of(name) for name in launchers})
-    hosts = await asyncio.to_thread(configured_hosts, os.environ.get(COMMAND, "ssh"))
+    hosts: list[str] = []
+    if await handler.may("execute"):
+        hosts = await asyncio.to_thread(configured_hosts, os.environ.get(COMMAND, "ssh"))
     handler.send(LaunchOptions(launchers, forms, policy.max_ranks, ranks_here, policy.default_args, hosts))
 
 

@@ -59,7 +59,8 @@ _OPTIONS = {
     "RemoteCommand": "none",
     "ControlMaster": "no",  # one that is open is used, but this login shall not carry others, which would end with it
 }
-_DENIED = "ermission denied"
+# What ssh says when one side does not accept the other; behind a program's "Permission denied" is no list of methods.
+_DENIALS = ("Permission denied (", "Too many authentication failures", "Host key verification failed")
 _ADVICE = (
     "Nothing could be asked here: log in once in a terminal, with a master connection that stays open (ControlMaster, "
     "ControlPersist in ~/.ssh/config): ssh {}"
@@ -143,7 +144,9 @@ class RemoteHost:
         self._users += 1
         try:
             while self.state != "open" or self._opening is not None:
-                opening = self._opening = self._opening or asyncio.ensure_future(self._open())
+                if self._opening is None or self._opening.done():  # done: it was cancelled before it began
+                    self._opening = asyncio.ensure_future(self._open())
+                opening = self._opening
                 await asyncio.wait({opening})
                 if not opening.cancelled():  # else all who waited for it have left: it is ours to begin another
                     await opening
@@ -171,6 +174,10 @@ class RemoteHost:
             self.close()
         elif self._watching is None:
             self._watching = asyncio.ensure_future(self._watch())
+
+    async def end_opening(self) -> None:
+        """Cancel the login for which users wait; each of them that still does begins another."""
+        await _end_task(self._opening)
 
     def release(self) -> None:
         """End one use; the last one closes the connection."""
@@ -663,8 +670,8 @@ async def _ask_user(host: str, text: str, about: str) -> str | None:
 
 
 def is_denied(why: str) -> bool:
-    """Whether a login has failed because nothing was given that the host accepts, such as a password."""
-    return _DENIED in why
+    """Whether a login has failed because no password, key or host key was accepted: only the user can change that."""
+    return any(each in why for each in _DENIALS)
 
 
 def is_secret(text: str, about: str) -> bool:

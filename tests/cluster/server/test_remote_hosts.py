@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import pytest
 
 from jdist.client.threads import bridge
+from jdist.core.errors import LaunchError, UsageError
 from jdist.server import remote_hosts
 from jdist.server.cluster_list import ClusterList
+from jdist.server.snapshots import LoginState
 from jdist.server.starts import Policy
 from support.lab.browser import LONG, Browser, Json
 from support.server.logins import PASSPHRASE, Logins
@@ -30,6 +33,14 @@ LOGIN = "jdist/hosts/locked/login"
 def logins(runtime_directory: Path) -> Iterator[Logins]:
     with tempfile.TemporaryDirectory(dir=runtime_directory, prefix="hosts-") as bed:
         yield Logins(Path(bed))
+
+
+@pytest.fixture
+def by_logins(logins: Logins, monkeypatch: pytest.MonkeyPatch) -> Logins:
+    """This process logs in by them."""
+    monkeypatch.setenv("JDIST_SSH", str(logins.program))
+    monkeypatch.setenv("JDIST_AT_PYTHON", sys.executable)
+    return logins
 
 
 @pytest.fixture
@@ -96,6 +107,10 @@ def test_what_keeps_a_login_from_being_made_is_said_in_the_words_of_ssh(server: 
     status, answer = browser.request("POST", "jdist/clusters", {"at": "locked", "nproc_per_node": 1})
     assert (status, answer["reason"]) == (HTTPStatus.BAD_GATEWAY, "LaunchError")
     assert "Permission denied" in answer["message"], "a start alone asks nothing"
+    assert answer["message"].endswith("(publickey). Log in with the button Log in in jdist's panel")
+    status, answer = browser.request("GET", "jdist/clusters/a%3Ab%3Ac")
+    assert (status, "--at" in answer["message"]) == (HTTPStatus.BAD_REQUEST, False)
+    assert answer["message"] == "a:b is no host's name, but a cluster's: the host is a"
     asked = browser.request("POST", LOGIN, {})[1]
     wrong = browser.request("POST", LOGIN, {"question": asked["question"], "answer": "wrong"})[1]
     assert "Permission denied" in goes_on(browser, wrong)["message"]
@@ -118,10 +133,10 @@ def test_the_limits_of_the_server_hold_elsewhere(server: Server) -> None:
     assert "does not allow launcher 'slurm'" in answer["message"]
 
 
-def test_a_login_is_closed_when_no_page_has_looked_for_a_while(logins: Logins, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_is_closed_when_no_page_has_looked_for_a_while(
+    by_logins: Logins, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote_hosts, "FORGOTTEN", 3.0)
-    monkeypatch.setenv("JDIST_SSH", str(logins.program))
-    monkeypatch.setenv("JDIST_AT_PYTHON", sys.executable)
     events: list[Any] = []
 
     async def make() -> ClusterList:
@@ -137,11 +152,115 @@ def test_a_login_is_closed_when_no_page_has_looked_for_a_while(logins: Logins, m
         name = call(clusters.start({"at": "login", "nproc_per_node": 1, "idle_timeout": 60.0}))
         assert eventually(is_ready, LONG)
         assert eventually(lambda: clusters.snapshot(name) is None, LONG)
-        assert eventually(lambda: not logins.of(os.getpid()))
+        assert eventually(lambda: not by_logins.of(os.getpid()))
         assert clusters.elsewhere.names == []
         assert eventually(is_ready, LONG), "it runs on, and can be looked at again"
         call(clusters.stop(name, LONG))
     finally:
         call(clusters.close())
     assert {e.action for e in events} == {"changed", "gone"}
-    assert eventually(lambda: not logins.of(os.getpid()))
+    assert eventually(lambda: not by_logins.of(os.getpid()))
+
+
+def test_who_may_only_read_has_no_host_logged_in_to_that_is_not_in_use(server: Server, logins: Logins) -> None:
+    browser, path = server.browser, "jdist/clusters/login%3Ac1"
+    with server.denying("write", "execute"):
+        for name in ("login", "a%3Ab", "x%20y"):
+            status, answer = browser.request("GET", f"jdist/clusters/{name}%3Ac1")
+            assert (status, "there is no cluster called" in answer["message"]) == (HTTPStatus.NOT_FOUND, True)
+        assert browser.get("jdist/launch")["hosts"] == []
+        assert not logins.of(server.process.pid)
+    browser.request("POST", "jdist/clusters", {"at": "login", "nproc_per_node": 1})
+    with server.denying("write", "execute"):
+        assert browser.get(path)["name"] == "login:c1"
+    browser.request("DELETE", path)
+
+
+def test_no_more_hosts_are_in_use_than_may_be(server: Server, logins: Logins) -> None:
+    browser = server.browser
+    looks = [browser.request("GET", f"jdist/clusters/nowhere{n}%3Ac1") for n in range(remote_hosts.MOST_HOSTS + 1)]
+    assert looks[-1][0] == HTTPStatus.BAD_REQUEST
+    assert "16 hosts are in use" in looks[-1][1]["message"]
+    assert len(logins.of(server.process.pid)) <= remote_hosts.MOST_HOSTS
+
+
+@pytest.mark.parametrize("name", ["", "-oX=y", "a b", "a;b", "$(a)", "a\n", "ü", "a" * 256, "login:c1"])
+def test_what_is_no_hosts_name(name: str) -> None:
+    async def no_one(*_: object) -> None:
+        raise AssertionError
+
+    with pytest.raises(UsageError, match="is no host's name"):
+        remote_hosts.RemoteHosts(no_one, lambda _: False).use(name)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LONG):
+        while not holds():  # noqa: ASYNC110 — another process changes it
+            await asyncio.sleep(0.05)
+
+
+async def step_of(used: remote_hosts.FollowedHost, *answer: Any) -> LoginState:
+    """The next step of a login at which the page has to do something."""
+    step = await used.login(*answer)
+    while step.state == "connecting":
+        step = await used.login(0)
+    return step
+
+
+def in_hosts(scenario: Callable[[remote_hosts.RemoteHosts], Coroutine[Any, Any, None]]) -> None:
+    async def adopt(*_: object) -> None:
+        pass
+
+    async def main() -> None:
+        hosts = remote_hosts.RemoteHosts(adopt, lambda _: False)
+        try:
+            await scenario(hosts)
+        finally:
+            await hosts.close()
+
+    asyncio.run(main())
+
+
+def test_a_login_that_is_cancelled_while_the_host_is_away_ends_at_once(by_logins: Logins) -> None:
+    async def scenario(hosts: remote_hosts.RemoteHosts) -> None:
+        used = hosts.use("patient")
+        asked = await step_of(used)
+        assert (await step_of(used, asked.question, PASSPHRASE)).state == "open"
+        by_logins.cut(os.getpid())
+        await until(lambda: used.host.is_away)
+        assert (await step_of(used)).state == "asks"
+        await used.end_login()
+        assert (used.host.state, used.host._opening) == ("waiting", None), "it reconnects by itself again"
+        await until(lambda: not by_logins.of(os.getpid()))
+        assert await used._ask("patient's password: ", "") is None
+
+    in_hosts(scenario)
+
+
+def test_a_cancellation_while_a_login_waits_for_one_that_asks_nothing_ends_both(by_logins: Logins) -> None:
+    async def scenario(hosts: remote_hosts.RemoteHosts) -> None:
+        look = asyncio.ensure_future(hosts.look("slow:c1"))
+        await until(lambda: bool(by_logins.of(os.getpid())))
+        login = asyncio.ensure_future(hosts.use("slow").login())
+        await asyncio.sleep(0)  # it waits for the login that the look has begun
+        await hosts.end_login("slow")
+        with pytest.raises(LaunchError, match="the login to slow was cancelled"):
+            async with asyncio.timeout(2.0):
+                await login
+        await look
+
+    in_hosts(scenario)
+
+
+def test_a_login_that_fails_is_tried_again_only_when_a_page_looks(by_logins: Logins) -> None:
+    def made() -> int:
+        return len((by_logins.bed / "made").read_text().split())
+
+    async def scenario(hosts: remote_hosts.RemoteHosts) -> None:
+        await hosts.look("nowhere:c1")
+        await asyncio.sleep(2.5 * remote_hosts._PACE)
+        assert made() == 1
+        await hosts.look("nowhere:c1")
+        await until(lambda: made() == 2)
+
+    in_hosts(scenario)

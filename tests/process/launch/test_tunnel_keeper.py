@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -16,7 +18,8 @@ from msgspec.structs import replace
 
 from jdist.core.errors import LaunchError
 from jdist.core.settings import SshBootstrapSpec
-from jdist.launch.node_end import NodeEndReport, NodeEndSpec, ReachSpec
+from jdist.launch import tunnel_keeper
+from jdist.launch.node_end import NodeEndReport, NodeEndSpec, ReachSpec, _reaches
 from jdist.launch.tunnel_keeper import KeeperSpec, TunnelKeeper
 from jdist.wire.processes import host_id, start_time
 from jdist.wire.transport.keys import Connection, KeyPair, write_keys
@@ -100,6 +103,40 @@ def test_it_ends_with_the_cluster(spec: KeeperSpec, connection: Connection, what
     run(scenario)
 
 
+@pytest.mark.parametrize("what", ["another version", "unreadable"])
+def test_a_file_that_cannot_be_read_for_a_moment_ends_nothing(
+    spec: KeeperSpec, connection: Connection, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    path = Path(spec.connection_file)
+
+    def spoil() -> None:
+        path.write_text("{}")
+
+    def fail(_: Path) -> Connection:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    async def scenario() -> None:
+        keeper, clock = keeper_at(spec)
+        tunnel = keeper._tunnel = Tunnel(None, lambda: None)
+        tunnel._connections[1] = None  # type: ignore[assignment]
+        with monkeypatch.context() as patch:
+            if what == "unreadable":
+                patch.setattr(tunnel_keeper, "read_connection", fail)
+            else:
+                spoil()
+            clock.now = 9.0
+            assert not keeper._is_over()
+        write_keys(path, connection, replace=True)
+        assert not keeper._is_over()
+        spoil()
+        clock.now = 18.0
+        assert not keeper._is_over(), "it was there in between"
+        clock.now = 20.0
+        assert keeper._is_over(), "it has not been readable for too long"
+
+    run(scenario)
+
+
 def test_only_the_controllers_host_carries(spec: KeeperSpec, connection: Connection) -> None:
     write_keys(Path(spec.connection_file), replace(connection, host_id="elsewhere"), replace=True)
 
@@ -150,3 +187,18 @@ def test_who_does_not_reach_the_controller_says_so() -> None:
         wanted = ReachSpec("c0ffee", ("127.0.0.1",), int(other.getsockname()[1]))
         done = subprocess.run(words, input=msgspec.json.encode(wanted) + b"\n", stdout=subprocess.PIPE, check=True)
     assert done.stdout == b"false\n"
+
+
+def test_a_controller_is_reached_once_it_has_answered_at_one_address() -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"k")
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = int(server.sockets[0].getsockname()[1])
+        with socket.create_server(("127.0.0.2", port)):  # takes connections, and answers none
+            async with server, asyncio.timeout(2.0):
+                assert await _reaches(ReachSpec("c0ffee", ("127.0.0.2", "127.0.0.1"), port))
+
+    run(scenario)

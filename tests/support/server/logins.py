@@ -1,7 +1,8 @@
 """Logins: what stands in for OpenSSH where a test has no other host: the command runs here, as a host of that name.
 
 A host has a folder of its own for connection files, so that its clusters are not this one's. ``locked`` asks for
-`PASSPHRASE`. A login is broken by killing its processes.
+`PASSPHRASE`, and ``patient`` does so up to three times; ``slow`` takes a while to refuse a login without questions. A
+login is broken by killing its processes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,19 @@ if [ "$host" = locked ]; then
   case "$*" in *BatchMode=yes*) refuse;; esac
   [ "$("$SSH_ASKPASS" "Enter passphrase for key '{bed}/locked': ")" = "{passphrase}" ] || refuse
 fi
+if [ "$host" = patient ]; then
+  case "$*" in *BatchMode=yes*) refuse;; esac
+  for n in 1 2 3 refuse; do
+    [ $n != refuse ] || refuse
+    [ "$("$SSH_ASKPASS" "patient's password: ")" != "{passphrase}" ] || break
+  done
+fi
+if [ "$host" = slow ]; then
+  case "$*" in *BatchMode=yes*) sleep 3; refuse;; esac
+  "$SSH_ASKPASS" "slow's password: "
+  refuse
+fi
+echo "$host" >> "{bed}/made"
 [ "$host" != nowhere ] || {{ echo "ssh: Could not resolve hostname nowhere" >&2; exit 255; }}
 mkdir -p -m 700 "{bed}/$host"
 export JUPYTER_RUNTIME_DIR="{bed}/$host"

@@ -105,7 +105,7 @@ def test_nodes_that_cannot_reach_the_controller_form_a_world_at_their_own_addres
 
 
 def test_without_a_tunnel_the_start_says_what_to_do(carried: Callable[..., jdist.Cluster]) -> None:
-    with pytest.raises(jdist.LaunchError, match=r"a: it cannot reach the controller at port \d+ of .*--at a"):
+    with pytest.raises(jdist.LaunchError, match=r"a: its agent .*not answer at port \d+ of .*--at a"):
         carried("a:1", "--tunnel", "never")
     assert not keepers()
 

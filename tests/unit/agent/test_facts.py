@@ -39,9 +39,14 @@ def test_a_carried_node_gives_an_address_of_its_own_and_none_of_its_tunnel(monke
     monkeypatch.setattr(
         psutil, "net_if_addrs", lambda: {n: [SimpleNamespace(address=a)] for n, a in interfaces.items()}
     )
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
     found = node_facts(("127.0.0.1", 1), is_carried=True)
     assert (found.address, found.reached, found.is_carried) == ("10.0.0.3", "", True)
+    for arrived, expected in (("10.1.0.3", "10.1.0.3"), ("192.168.0.7", "10.0.0.3"), ("127.0.0.1", "10.0.0.3")):
+        monkeypatch.setenv("SSH_CONNECTION", f"10.1.0.1 50000 {arrived} 22")
+        assert node_facts(("127.0.0.1", 1), is_carried=True).address == expected
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 50000 10.0.0.3 22")
     for name, expected in (("eth1", "10.1.0.3"), ("lo", "10.0.0.3"), ("none", "10.0.0.3")):
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", name)
         assert node_facts(("127.0.0.1", 1), is_carried=True).address == expected

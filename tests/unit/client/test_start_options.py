@@ -15,6 +15,8 @@ OF_CALLERS = {
     "keep",
     "kind",
     "at",
+    "at_python",
+    "at_install",
     "on_progress",
     "limits",
 }  # What a program says of the start, and not of the cluster.

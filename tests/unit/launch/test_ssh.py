@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import asyncssh
 import pytest
 
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.settings import Host, Settings
+from jdist.launch import ssh_login
 from jdist.launch.base import LaunchPlan
 from jdist.launch.hosts import parse_hosts
 from jdist.launch.ssh import SshLauncher, SshOptions, parse_options
+from jdist.launch.ssh_login import SshLogins
+from jdist.wire.transport.invitations import JoinLine
+from jdist.wire.transport.keys import KeyPair
 
 
 def settings(hosts: str, **given: Any) -> Settings:
@@ -73,3 +81,40 @@ def test_the_host_of_a_node_that_is_added() -> None:
     unnamed = SshLauncher(LaunchPlan(start, "/nowhere", first=2, nnodes=1))
     with pytest.raises(LaunchError, match="which host is node 2 to be on"):
         unnamed.make_node(2)
+
+
+@pytest.mark.parametrize("tunnel", ["auto", "never"])
+def test_a_login_in_which_nothing_else_can_be_started_is_one_that_reaches_the_controller(tunnel: str) -> None:
+    asked: list[str] = []
+    line = JoinLine("c0ffee", ("127.0.0.1",), 1, 2, "", KeyPair.make()).encode()
+
+    async def create_process(command: str, **_: object) -> None:
+        asked.append(command)
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "open failed")
+
+    async def scenario() -> None:
+        launcher = SshLauncher(LaunchPlan(settings("a", launcher_args=("--tunnel", tunnel)), "/nowhere", nnodes=1))
+        connection: Any = SimpleNamespace(create_process=create_process)
+        agent: Any = SimpleNamespace(exit_status=None)
+        assert await launcher.make_node(0)._passable(line, connection, agent) == line
+
+    asyncio.run(scenario())
+    assert len(asked) == (tunnel == "auto")
+
+
+def test_a_login_that_breaks_silently_is_given_up_in_time_whatever_the_users_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    async def connect(name: str, **options: Any) -> None:
+        given.update(options)
+
+    path = tmp_path / "config"
+    path.write_text("Host *\n  ServerAliveInterval 60\n  ServerAliveCountMax 120\n")
+    monkeypatch.setattr(ssh_login.asyncssh, "connect", connect)
+    asyncio.run(SshLogins(str(path)).log_in("a", 15.0))
+    assert given["keepalive_interval"] * (given["keepalive_count_max"] + 1) == 15.0
+    given.clear()
+    asyncio.run(SshLogins(str(path)).log_in("a"))
+    assert (given["keepalive_interval"], "keepalive_count_max" in given) == (60, False)

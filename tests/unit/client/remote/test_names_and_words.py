@@ -11,7 +11,7 @@ import pytest
 from jdist.client.lifecycle.lifecycle import is_same_start
 from jdist.client.lifecycle.sites import split_name
 from jdist.client.lifecycle.start import make_settings, start_words
-from jdist.client.remote.host import remote_host
+from jdist.client.remote.host import is_denied, remote_host
 from jdist.client.remote.requests import Answer, encode_answer, refusal
 from jdist.core.errors import LaunchError, Remedy, UsageError
 from jdist.core.settings import Host
@@ -76,6 +76,20 @@ def test_a_clusters_name_is_no_host(name: str, is_host: bool) -> None:
     else:
         with pytest.raises(UsageError, match="a:c1 is a cluster's name; --at takes a host: a"):
             asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [
+        ("ssh a: me@a: Permission denied (publickey,password). Log in", True),
+        ("ssh a: Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures", True),
+        ("ssh a: Host key verification failed. Look at the key once, in a terminal: ssh a", True),
+        ("ssh a: sh: /opt/python: Permission denied", False),
+        ("ssh a: Could not resolve hostname a", False),
+    ],
+)
+def test_only_what_the_user_can_change_is_a_denial(why: str, expected: bool) -> None:
+    assert is_denied(why) == expected
 
 
 def test_an_error_there_is_the_same_error_here() -> None:
