@@ -64,6 +64,7 @@ class RemoteAgent(NodeLaunch):
         self._report = BootstrapReport()
         self._keeper: subprocess.Popen[bytes] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._advice = ""  # Of use if the agent ends because it does not reach the controller.
 
     async def bring(self, join_line: asyncio.Future[str]) -> None:
         """Start the agent and send it its join line. Raises LaunchError."""
@@ -87,6 +88,7 @@ class RemoteAgent(NodeLaunch):
         """The join line as the agent can use it: it may lead through a tunnel. Raises LaunchError, asyncssh.Error."""
         line = JoinLine.decode(text)
         if self._tunnel == "never":
+            self._advice = f"If it does not reach the controller, leave --tunnel never out, or use --at {self.name}"
             return text
         if self._tunnel == "auto":
             self.stage = "trying to reach the controller"
@@ -115,6 +117,7 @@ class RemoteAgent(NodeLaunch):
         try:
             process, _ = await start_there(connection, self.name, self._pythons, spec)
         except asyncssh.ChannelOpenError:
+            self._advice = "Its sshd allows one session: if it does not reach the controller, use -- --tunnel always"
             return True
         wanted = ReachSpec(line.cluster, line.hosts, line.data_port)
         try:
@@ -136,8 +139,8 @@ class RemoteAgent(NodeLaunch):
         said = await self._run(f"tail -n {_LOG_LINES} {log}; rm -f {log}")
         how = f"code {done.exit_status}" if done.exit_signal is None else f"signal {done.exit_signal[0]}"
         self.failure = f"its agent ended with {how}{f': {last_words(said)}' if said.strip() else ''}"
-        if self._tunnel == "never":
-            self.failure += f". If it does not reach the controller, leave --tunnel never out, or use --at {self.name}"
+        if self._advice:
+            self.failure += f". {self._advice}"
         self.stage = "ended"
 
     async def _run(self, command: str) -> str:

@@ -96,7 +96,9 @@ def test_a_login_in_which_nothing_else_can_be_started_is_one_that_reaches_the_co
         launcher = SshLauncher(LaunchPlan(settings("a", launcher_args=("--tunnel", tunnel)), "/nowhere", nnodes=1))
         connection: Any = SimpleNamespace(create_process=create_process)
         agent: Any = SimpleNamespace(exit_status=None)
-        assert await launcher.make_node(0)._passable(line, connection, agent) == line
+        node = launcher.make_node(0)
+        assert await node._passable(line, connection, agent) == line
+        assert ("--tunnel always" in node._advice) == (tunnel == "auto")
 
     asyncio.run(scenario())
     assert len(asked) == (tunnel == "auto")
