@@ -95,7 +95,7 @@ def test_every_route_of_the_server_is_on_its_page(site: Path) -> None:
     for pattern, _ in all_routes():
         path = re.sub(r"runs/\(\[0-9\][^)]*\)", "runs/N", pattern.removeprefix("jdist/"))
         path = re.sub(r"\(\[0-9\][^)]*\)", "R", path)
-        path = re.sub(r"\([^)]*\)", "NAME", path)
+        path = re.sub(r"\([^)]*\)", "HOST" if path.startswith("hosts/") else "NAME", path)
         assert path in text, path
 
 
