@@ -292,9 +292,8 @@ class ClusterLifecycle:
                 self._adopt(link)
         self._is_stopping = True
         if not link.lost:
-            link.send(StopCluster(now))
             try:
-                await link.wait_lost(_STOP_TIMEOUT + (0.0 if settings is None else settings.end_grace))
+                link = await self._end_controller(link, settings, now=now)
                 await self.site.wait_removed(link.connection)
             except TimeoutError:
                 raise LaunchError(
@@ -310,6 +309,21 @@ class ClusterLifecycle:
                 await self.site.remove_leftovers(settings)
         finally:
             await self._part()
+
+    async def _end_controller(self, link: Link, settings: Settings | None, *, now: bool) -> Link:
+        """Tell the controller to end the cluster, and the one that is started in its place if it dies meanwhile.
+
+        Returns the link to the one that has ended. Raises TimeoutError.
+        """
+        while True:
+            link.send(StopCluster(now))
+            await link.wait_lost(_STOP_TIMEOUT + (0.0 if settings is None else settings.end_grace))
+            if not link.may_be_replaced:
+                return link
+            try:
+                link = await link.current()
+            except ConnectionLost:  # it cannot be started again
+                return link
 
     @property
     def settings(self) -> Settings | None:
