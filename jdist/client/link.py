@@ -166,7 +166,7 @@ class Link:
         return self.is_orphaned and self.successor is not None
 
     def has_controller_of(self, other: "Link") -> bool:
-        """Whether both lead to the same controller: the other did not die, but had forgotten this client."""
+        """Whether both links lead to the same controller process, which had only dropped this client."""
         own, others = self.connection, other.connection
         return (own.pid, own.started) == (others.pid, others.started)
 

@@ -212,7 +212,7 @@ class CellRun:
         return Metrics(self.logged)
 
     def waiter(self, *, is_owner: bool) -> Waiter:
-        """What is known of it here. Time that it was paused does not count for its deadline, and is not known."""
+        """What a controller that has taken the run over cannot know. A run that was paused gets its full timeout."""
         seconds = 0.0 if self._began is None else time.monotonic() - self._began
         left = self.timeout if self.timeout is None or self._has_paused else max(0.0, self.timeout - seconds)
         return Waiter(is_owner, seconds, left)

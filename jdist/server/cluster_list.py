@@ -197,9 +197,9 @@ class BrowserFollower(ClusterFollower):
         self._update(self._connection.name, False, "")
 
     async def attaches_again(self) -> bool:
-        """Only if it has not answered yet: another follower is made for a controller that is started again.
+        """Whether to try again: only with a controller that has not answered yet.
 
-        That of another host is looked for again there.
+        For one that is started again, another follower is made. A cluster of another host is looked up there again.
         """
         self.is_over = self.was_attached or (self._host is not None and self.snapshot.state != "foreign")
         self._update(self._connection.name, False, "")

@@ -50,7 +50,7 @@ class _Question:
 
 
 Adopt = Callable[["FollowedHost", Mapping[str, Known]], Awaitable[None]]
-"""Called with a host's clusters at which pages look; without the names of those that are not there."""
+"""Called with the clusters of a host that pages look at, by name; those that do not run are left out."""
 
 
 class FollowedHost:
@@ -79,7 +79,7 @@ class FollowedHost:
 
     @property
     def has_login(self) -> bool:
-        """There has been one, which may be broken now."""
+        """Whether the server has logged in there; the login may be broken now."""
         return self._has_use
 
     @property
@@ -146,7 +146,7 @@ class FollowedHost:
             await self.host.end_opening()
 
     async def site(self) -> RemoteSite:
-        """The host, once there is a login, in which nothing is asked. Raises LaunchError."""
+        """The host once it is logged in to; the login asks nothing. Raises LaunchError."""
         self._used = asyncio.get_running_loop().time()
         if not self._has_use:
             await asyncio.wait({self._begin_login(asks=False)})
@@ -230,7 +230,7 @@ class FollowedHost:
         return max([self._used, *self._looked.values()]) + FORGOTTEN - now
 
     async def _list(self) -> bool:
-        """Have what there is adopted; whether only a look or an event can change that."""
+        """List the clusters and pass them on; returns False if they are to be listed again soon."""
         if self.host.is_away:  # its clusters are shown as they were
             return True
         try:

@@ -171,7 +171,10 @@ class Run(HasPhase[RunPhase]):
             self._set_deadline(self.spec.timeout, now)
 
     def add_waiter(self, client: str, waiter: Waiter, now: float) -> None:
-        """A client waits for it. One that has taken it over has its client, its start and its deadline from there."""
+        """Let a client follow the run.
+
+        If it was begun under an earlier controller, its owner restores what is unknown here: client, start, deadline.
+        """
         if self.client == NOBODY and waiter.is_owner:
             self.client, self.started_at = client, now - waiter.seconds
             if waiter.timeout is not None and not self.abort_reason:

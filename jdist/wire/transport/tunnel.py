@@ -229,7 +229,7 @@ class Tunnel(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no connection in it."""
+        """Whether it carries no connection."""
         return not self._connections
 
     @property
@@ -367,7 +367,7 @@ class Tunnel(asyncio.Protocol):
         connection.join(self, self._last)
 
     def drop(self, connection: TunnelConnection, kind: int | None = None) -> None:
-        """Forget a connection whose connection is over; ``kind``: what the other end is sent."""
+        """Forget a connection that has ended; ``kind``: the frame by which the other end is told."""
         if self._connections.pop(connection.number, None) is not None and kind is not None:
             self.send(kind, connection.number)
 
@@ -376,7 +376,7 @@ class Tunnel(asyncio.Protocol):
         try:
             address = (host, int(port))
             if self._dials is not None and address not in self._dials:
-                raise ValueError(f"it is not to be reached: {address}")
+                raise ValueError(f"this end does not connect to {address}")
             await self._loop.create_connection(lambda: connection, *address)
         except (OSError, ValueError):
             self.drop(connection, RESET)

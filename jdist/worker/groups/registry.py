@@ -294,7 +294,9 @@ class GroupRegistry:
             torch_compat.end_steps()
         notices += [f"the group of ranks {r}, made by its members alone, is gone; {AGAIN}" for r in self._local]
         if self._graphs_reset:
-            notices.append(f"{self._graphs_reset} CUDA graphs were reset, {_HELD}; capture them again")
+            notices.append(
+                f"the CUDA graphs of this process ({self._graphs_reset}) were reset, {_HELD}; capture them again"
+            )
             self._graphs_reset = 0
         notices += self._misfit_meshes(form.world_size)
         self._previous.clear()
