@@ -12,7 +12,7 @@ import pytest
 
 HERE = Path(__file__).parent
 MOST_RERUNS = 2
-_first_failures: list[pytest.TestReport] = []
+_first_failures: dict[str, pytest.TestReport] = {}  # By test: one may fail, and its teardown after it.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.outcome == "rerun":
-        _first_failures.append(report)
+        _first_failures.setdefault(report.nodeid, report)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -36,6 +36,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     reruns = f"{len(_first_failures)} tests were run a second time (a run with more than {MOST_RERUNS} fails)"
     terminalreporter.section(f"{reruns}; their first failures", sep="=")
-    for report in _first_failures:
+    for report in _first_failures.values():
         terminalreporter.section(f"{report.nodeid} ({report.when})", sep="_")
         terminalreporter.write_line(report.longreprtext)

@@ -192,9 +192,7 @@ class RemoteHost:
             if task is not None:
                 task.cancel()
         self._reconnecting = self._watching = None
-        for listener in self._listeners.values():
-            listener.close()
-        self._listeners.clear()
+        self._stop_listening()
         for connection, _ in self._waiting:
             connection.reset()
         self._waiting.clear()
@@ -280,9 +278,20 @@ class RemoteHost:
                 self._listeners[there] = await loop.create_server(make, LOOPBACK, 0)
             return int(self._listeners[there].sockets[0].getsockname()[1])
 
+    def _stop_listening(self) -> None:
+        """Accept no more connections; one that was accepted just now needs its listener for a moment, and is reset."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners.values():
+            for each in listener.sockets:
+                loop.remove_reader(each.fileno())
+            loop.call_soon(listener.close)
+        self._listeners.clear()
+
     def _carry(self, connection: TunnelConnection, there: Address) -> None:
         if self._login is not None:
             self._login.tunnel.carry(connection, there)
+        elif self.state == "closed":
+            connection.reset()
         else:
             self._waiting = [(c, a) for c, a in self._waiting if not c.is_over] + [(connection, there)]
 

@@ -129,9 +129,9 @@ def slurm(hosts: Bed, slurmd: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterato
     assert not left, f"jobs were left: {left}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rays(bed: Bed) -> Iterator[Rays]:
-    """A Ray cluster of this machine and two of the nodes, for the session."""
+    """A Ray cluster of this machine and two of the nodes, for one file of tests: the next cut cable ends it."""
     if find_spec("ray") is None:
         lacking("a Ray cluster needs the package ray")
     rays = Rays(bed)
