@@ -113,7 +113,7 @@ def restart_time(connection: Connection) -> float:
     if charter is None or not has_ended_here(connection):
         return 0.0
     gone = time.time() - _modified(charter_path(directory(), connection.name))
-    return max(0.0, charter.settings.agent_grace - max(0.0, gone - CHARTER_AGE))
+    return max(0.0, charter.agent_grace - max(0.0, gone - CHARTER_AGE))
 
 
 def remove_dead(name: str) -> None:

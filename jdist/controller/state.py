@@ -51,6 +51,7 @@ from jdist.core.messages.membership import (
     LivenessRenewed,
     MakeGroup,
     MakeMesh,
+    Owner,
     Shutdown,
     StoreDown,
     StoreUp,
@@ -269,19 +270,16 @@ class State:
             # Before the news of the run, since a client that waits for it may go on with a cell for the paused ranks.
             self.model.out[:] = self.model.out[told:] + self.model.out[:told]
 
-    def owners(self) -> dict[str, tuple[int, ...]]:
-        """The workers of each agent, by its name; until a takeover is settled, also of those that are not back yet."""
+    def owners(self) -> dict[str, Owner]:
+        """The agents with their workers, by name; until a takeover is settled, also those that are not back yet."""
         found = self.model.world.owners()
         if self._takeover.deadline is not None:
-            back = {worker for workers in found.values() for worker in workers}
-            found = {a: workers for a, workers in self._takeover.owners.items() if back.isdisjoint(workers)} | found
+            back = {worker for owner in found.values() for worker in owner.workers}
+            found = {a: own for a, own in self._takeover.owners.items() if back.isdisjoint(own.workers)} | found
         return found
 
-    def take_over(self, owners: Mapping[str, tuple[int, ...]]) -> None:
-        """An earlier controller of this cluster has died: its agents will come with their ranks.
-
-        ``owners`` are the workers that each of them had, by its name.
-        """
+    def take_over(self, owners: Mapping[str, Owner]) -> None:
+        """An earlier controller of this cluster has died: its agents, by name, will come with their ranks."""
         self._takeover.has_begun, self._takeover.owners = True, owners
 
     def stop(self, reason: str) -> list[Instruction]:

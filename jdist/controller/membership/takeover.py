@@ -3,7 +3,7 @@
 It knows the settings and nothing of the world. Each agent that is still there says hello with what its node holds::
 
     nothing known ──the first hello with a world──► every node awaited ──hello of an awaited node──► its ranks adopted
-                                                      └──all are back, or the node grace is over──► settled
+                                                      └──all are back, or their graces are over──► settled
 
 When it is settled, every namespace is kept. If all ranks hold the last generation, the world is ready, and what runs
 or is paused goes on, for clients to follow; its code, its timeout and how its other ranks ended are not known. It is
@@ -30,12 +30,21 @@ from jdist.controller.model.world import Node, Rank
 from jdist.controller.runs.lifecycle import OwnRuns, RunLifecycle
 from jdist.controller.runs.saving import Autosaver
 from jdist.core.errors import Remedy
-from jdist.core.messages.membership import AgentHello, EndWorkers, FormWorld, HeldGeneration, HeldWorker, NodeFacts
+from jdist.core.messages.membership import (
+    AgentHello,
+    EndWorkers,
+    FormWorld,
+    HeldGeneration,
+    HeldWorker,
+    NodeFacts,
+    Owner,
+)
 from jdist.core.messages.runs import CellSpec, RankDone
 from jdist.core.messages.status import Notice
 from jdist.core.topology import MOST_RANKS
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
+_CARRIED_UNKNOWN = replace(_UNKNOWN, is_carried=True)
 _TOLD_FOR = 60.0  # Seconds in which clients that attach are told of the takeover: they may come after the nodes.
 
 
@@ -51,8 +60,9 @@ class Takeover:
     _resizing: Resizing
     _autosaver: Autosaver
     has_begun: bool = False  # There was a controller before this one.
-    owners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # The workers that each agent had then.
+    owners: Mapping[str, Owner] = field(default_factory=dict)  # The agents that there were then.
     deadline: float | None = None  # When it is settled without the nodes that are not back.
+    _began: float = 0.0  # When the world was laid out.
     _setup_cells: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     _was_aborted: set[int] = field(default_factory=set)  # Runs that the earlier controller had interrupted.
     _ended: set[int] = field(default_factory=set)  # Workers that were removed since the newest generation.
@@ -70,13 +80,23 @@ class Takeover:
             for n, nproc in enumerate(form.nproc_per_node):
                 world.nodes[n] = Node(n, "", _UNKNOWN, nproc, m.now, host=form.node_of[n] if form.node_of else None)
             world.number_ranks(form.workers)
+            carried = {w for owner in self.owners.values() if owner.is_carried for w in owner.workers}
             for rank in world.ranks.values():
                 transition(rank, "gone", "not back from an earlier controller")
                 rank.was_up = True
-            self.deadline = m.now + m.settings.node_grace
+                if rank.worker in carried:
+                    world.nodes[rank.node_rank].facts = _CARRIED_UNKNOWN
+            self._began = m.now
+            self._set_deadline()
             self._take_form(form)
         elif self.deadline is not None and form.generation > m.generation:
             self._remove({rank.worker for rank in world.ranks.values()}.difference(form.workers))
+
+    def _set_deadline(self) -> None:
+        """Each node that is not back is waited for as long as one that falls silent."""
+        nodes = self._model.world.nodes.values()
+        graces = (n.grace(self._model.settings) for n in nodes if self.awaits(n.node_rank))
+        self.deadline = self._began + max(graces, default=0.0)
 
     def _take_form(self, form: FormWorld) -> None:
         self._model.generation = form.generation
@@ -92,13 +112,15 @@ class Takeover:
         world = self._model.world
         if not self.has_begun or held is None or held.form is None or not held.workers:
             return None
-        own = {worker.worker for worker in held.workers}.intersection(self.owners.get(agent, ()))
+        known = self.owners.get(agent, Owner(()))
+        own = {worker.worker for worker in held.workers}.intersection(known.workers)
         removed = None if self.deadline is None else world.nnodes  # a place that does not exist
         return next((rank.node_rank for rank in world.ranks.values() if rank.worker in own), removed)
 
     def awaits(self, node_rank: int) -> bool:
         """Whether the node of this place has not come back yet."""
-        return node_rank in self._model.world.nodes and self._model.world.nodes[node_rank].facts is _UNKNOWN
+        node = self._model.world.nodes.get(node_rank)
+        return node is not None and (node.facts is _UNKNOWN or node.facts is _CARRIED_UNKNOWN)
 
     def adopt(self, node: Node, held: HeldGeneration) -> None:
         """The node has been given its old place: take its ranks as they are."""
@@ -179,6 +201,8 @@ class Takeover:
         is_awaited = any(self.awaits(r.node_rank) and r.worker not in self._ended for r in world.ranks.values())
         if self.deadline is None or not is_awaited:
             self._settle(is_late=self.deadline is None)
+        else:
+            self._set_deadline()
 
     def _settle(self, *, is_late: bool) -> None:
         m = self._model

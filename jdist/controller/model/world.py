@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from jdist.controller.model.phases import RANK, HasPhase, Lifecycle, RankPhase, transition
 from jdist.core.messages.base import Message
-from jdist.core.messages.membership import EndOverdue, GroupSpec, LauncherTask, NodeFacts
+from jdist.core.messages.membership import EndOverdue, GroupSpec, LauncherTask, NodeFacts, Owner
 from jdist.core.messages.nodes import NodeResources
 from jdist.core.messages.observation import Observation
 from jdist.core.messages.protocol import NodeReply
@@ -269,10 +269,10 @@ class World:
         for place, node in self.nodes.items():
             node.node_rank = place
 
-    def owners(self) -> dict[str, tuple[int, ...]]:
-        """The workers of each agent that has a place, by the agent's name."""
-        of_nodes = self.workers_by_node(self.ranks)
-        return {self.nodes[n].agent: workers for n, workers in of_nodes.items() if self.nodes[n].agent}
+    def owners(self) -> dict[str, Owner]:
+        """The agents that have a place, by name."""
+        placed = [(self.nodes[n], workers) for n, workers in self.workers_by_node(self.ranks).items()]
+        return {node.agent: Owner(workers, node.facts.is_carried) for node, workers in placed if node.agent}
 
     def workers_by_node(self, ranks: Iterable[int]) -> dict[int, tuple[int, ...]]:
         """The worker ids of ``ranks``, by the node that they are on."""

@@ -215,6 +215,13 @@ class DropNodes(Message, frozen=True):
     nodes: dict[int, str]
 
 
+class Owner(Struct, frozen=True):
+    """An agent that has a place, with its workers."""
+
+    workers: tuple[int, ...]
+    is_carried: bool = False  # Its connections travel through a login, as `NodeFacts` says.
+
+
 class HeldWorker(Struct, frozen=True):
     """A worker as its agent knows it."""
 

@@ -25,6 +25,7 @@ import zmq
 from msgspec import Struct
 
 from jdist.core.errors import ProtocolError
+from jdist.core.messages.membership import Owner
 from jdist.core.messages.status import Origin
 from jdist.core.settings import Settings
 from jdist.wire.own_files import distrust, is_own, open_own
@@ -149,8 +150,14 @@ class Charter(Struct, frozen=True):
     public_port: int = 0  # 0: it is closed (see wire/transport/public_port).
     invitations: tuple[Invitation, ...] = ()
     agents: tuple[str, ...] = ()  # Public keys of the agents that have enrolled.
-    owners: dict[str, tuple[int, ...]] = {}  # The workers of each agent that has a place, by the agent's name.
+    owners: dict[str, Owner] = {}  # By the agent's name.
     origin: Origin | None = None  # The notebook that it belongs to.
+
+    @property
+    def agent_grace(self) -> float:
+        """Seconds for which some agent waits for the controller to be started again."""
+        is_carried = any(owner.is_carried for owner in self.owners.values())
+        return self.settings.carried_grace if is_carried else self.settings.agent_grace
 
     def connection(self, pid: int, addresses: tuple[str, ...] = ()) -> Connection:
         """The connection file's content for a controller with process id ``pid``, on a host with these addresses."""

@@ -8,6 +8,7 @@ import random
 import sys
 
 from jdist.controller.model.model import FromAgent, FromClient, PeerGone, Tick
+from jdist.core.messages.membership import Owner
 from jdist.core.messages.protocol import AgentMessage, ClientMessage
 from jdist.core.messages.status import StopCluster
 from support.driver import VERSION, Driver
@@ -26,7 +27,7 @@ def fold(source: random.Random, worlds: int) -> int:
         d = Driver(2, on_death=source.choice(("replace", "wait")))
         d.ready()
         if source.random() < 0.2:
-            d.state.take_over({"a-0": (0, 1), "a-1": (2, 3)})
+            d.state.take_over({"a-0": Owner((0, 1)), "a-1": Owner((2, 3), is_carried=True)})
         story: list[object] = []
         for _ in range(STEPS):
             match source.randrange(8):

@@ -16,6 +16,7 @@ import pytest
 
 from jdist.client import find
 from jdist.core.errors import UsageError
+from jdist.core.messages.membership import Owner
 from jdist.core.settings import Settings
 from jdist.wire.processes import host_id, start_time
 from jdist.wire.transport.keys import (
@@ -102,12 +103,12 @@ def test_the_file_of_an_earlier_container_of_this_name_keeps_nobody_from_startin
 GRACE = 60.0
 
 
-def write_charter_beside(path: Path, age: float = 0.0) -> Path:
+def write_charter_beside(path: Path, age: float = 0.0, **more: Any) -> Path:
     """A charter for the cluster of a connection file, last touched so many seconds ago."""
     c = read_connection(path)
     settings = Settings(name=c.name, agent_grace=GRACE)
     keys = KeyPair.make()
-    charter = Charter(settings, c.cluster, "1", c.hostname, c.host_id, 1, 2, keys, keys)
+    charter = Charter(settings, c.cluster, "1", c.hostname, c.host_id, 1, 2, keys, keys, **more)
     beside = charter_path(path.parent, c.name)
     write_keys(beside, charter, replace=True)
     then = time.time() - age
@@ -143,6 +144,12 @@ def test_one_that_is_gone_for_longer_than_its_agents_wait_is_a_leftover(runtime:
     assert find.connections() == {}
     assert not path.exists()
     assert not beside.exists()
+
+
+def test_agents_that_a_login_carries_wait_longer(runtime: Path, ended: int) -> None:
+    path = write(runtime, "c1", closed_port(), ended)
+    write_charter_beside(path, age=300.0, owners={"a": Owner((0,)), "b": Owner((1,), is_carried=True)})
+    assert 300.0 < find.restart_time(read_connection(path)) < 310.0
 
 
 def test_one_of_another_host_or_another_cluster_cannot_be_started_again_here(runtime: Path, ended: int) -> None:

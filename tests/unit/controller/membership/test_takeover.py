@@ -19,6 +19,7 @@ from jdist.core.messages.membership import (
     GroupSpec,
     HeldGeneration,
     HeldWorker,
+    Owner,
     Rejected,
     RemoveRanks,
     Shutdown,
@@ -86,9 +87,9 @@ def held(
 class Again(Driver):
     """A controller that was started again, with a client."""
 
-    def __init__(self, owners: dict[str, tuple[int, ...]] | None = None, **settings: Any):
+    def __init__(self, owners: dict[str, Owner] | None = None, **settings: Any):
         super().__init__(**settings)
-        self.state.take_over(owners or dict.fromkeys([f"a-{n}" for n in range(8)], tuple(range(64))))
+        self.state.take_over(owners or dict.fromkeys([f"a-{n}" for n in range(8)], Owner(tuple(range(64)))))
         self.attach()
 
     def back(self, node: int, what: HeldGeneration | None) -> None:
@@ -100,16 +101,35 @@ class Again(Driver):
 
 def test_only_the_agent_that_had_workers_can_come_back_with_them() -> None:
     """Another, which has enrolled as any node may, says that it holds node 0's: they stay where they are."""
-    d = Again({"a-0": (0, 1), "a-1": (2, 3)})
+    owners = {"a-0": Owner((0, 1)), "a-1": Owner((2, 3))}
+    d = Again(owners)
     d.back(1, held(1))
     d.step(FromAgent(d.add_agent("a-5", hello=False).name, AgentHello(PROTOCOL, VERSION, facts("h"), 0, 0, held(0))))
     assert d.heard(Rejected)
     assert d.state.model.phase == "gathering"
-    assert d.state.owners() == {"a-0": (0, 1), "a-1": (2, 3)}, "written down for a controller that follows on this one"
+    assert d.state.owners() == owners, "written down for a controller that follows on this one"
     d.back(0, held(0))
     assert d.state.model.phase == "ready"
     assert d.state.model.world.nodes[0].agent == "a-0"
-    assert d.state.owners() == {"a-0": (0, 1), "a-1": (2, 3)}
+    assert d.state.owners() == owners
+
+
+def test_a_node_that_a_login_carries_is_waited_for_as_long_as_its_agent_waits() -> None:
+    """Its login may pause for a minute; the nodes that need none are waited for no longer than otherwise."""
+    owners = {"a-0": Owner((0, 1)), "a-1": Owner((2, 3), is_carried=True)}
+    d = Again(owners, node_grace=15.0)
+    d.back(0, held(0))
+    d.sleep(590)
+    assert d.state.model.phase == "gathering"
+    assert d.state.owners() == owners
+    d.back(1, held(1))
+    assert d.state.model.phase == "ready"
+    assert not d.heard(StartWorker), "no rank is made anew"
+
+    other = Again(owners, node_grace=15.0)
+    other.back(1, held(1))
+    other.sleep(16)
+    assert "1 of 2 nodes are back" in other.told(Notice)[-1].text
 
 
 def test_a_process_that_starts_once_the_one_before_has_handed_its_names_over_is_waited_for() -> None:

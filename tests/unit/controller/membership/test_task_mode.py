@@ -13,6 +13,7 @@ from jdist.core.messages.membership import (
     HeldGeneration,
     HeldWorker,
     LauncherTask,
+    Owner,
     Rejected,
     RemoveRanks,
     Welcome,
@@ -176,7 +177,7 @@ def test_without_a_task_the_others_keep_their_nodes_and_another_controller_finds
     assert (last.nproc_per_node, last.node_of) == ((1, 1, 1), (0, 1, 1))
 
     other = Driver(nnodes=2)
-    other.state.take_over({f"t-{place}": (last.workers[place],) for place in range(3)})
+    other.state.take_over({f"t-{place}": Owner((last.workers[place],)) for place in range(3)})
     for place in range(3):
         ranks = (HeldWorker(last.workers[place], 0, 1000 + place, is_up=True, generation=last.generation),)
         agent = other.add_agent(
