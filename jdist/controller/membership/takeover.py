@@ -44,7 +44,6 @@ from jdist.core.messages.status import Notice
 from jdist.core.topology import MOST_RANKS
 
 _UNKNOWN = NodeFacts("not back yet", 0, "", "", "", 0, 0, "")
-_CARRIED_UNKNOWN = replace(_UNKNOWN, is_carried=True)
 _TOLD_FOR = 60.0  # Seconds in which clients that attach are told of the takeover: they may come after the nodes.
 
 
@@ -62,7 +61,6 @@ class Takeover:
     has_begun: bool = False  # There was a controller before this one.
     owners: Mapping[str, Owner] = field(default_factory=dict)  # The agents that there were then.
     deadline: float | None = None  # When it is settled without the nodes that are not back.
-    _began: float = 0.0  # When the world was laid out.
     _setup_cells: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     _was_aborted: set[int] = field(default_factory=set)  # Runs that the earlier controller had interrupted.
     _ended: set[int] = field(default_factory=set)  # Workers that were removed since the newest generation.
@@ -85,18 +83,17 @@ class Takeover:
                 transition(rank, "gone", "not back from an earlier controller")
                 rank.was_up = True
                 if rank.worker in carried:
-                    world.nodes[rank.node_rank].facts = _CARRIED_UNKNOWN
-            self._began = m.now
+                    world.nodes[rank.node_rank].facts = replace(_UNKNOWN, is_carried=True)
+            for node in world.nodes.values():  # as long as for one that falls silent
+                node.awaited_until = m.now + node.grace(m.settings)
             self._set_deadline()
             self._take_form(form)
         elif self.deadline is not None and form.generation > m.generation:
             self._remove({rank.worker for rank in world.ranks.values()}.difference(form.workers))
 
     def _set_deadline(self) -> None:
-        """Each node that is not back is waited for as long as one that falls silent."""
         nodes = self._model.world.nodes.values()
-        graces = (n.grace(self._model.settings) for n in nodes if self.awaits(n.node_rank))
-        self.deadline = self._began + max(graces, default=0.0)
+        self.deadline = max((n.awaited_until for n in nodes if n.awaited_until is not None), default=self._model.now)
 
     def _take_form(self, form: FormWorld) -> None:
         self._model.generation = form.generation
@@ -120,7 +117,7 @@ class Takeover:
     def awaits(self, node_rank: int) -> bool:
         """Whether the node of this place has not come back yet."""
         node = self._model.world.nodes.get(node_rank)
-        return node is not None and (node.facts is _UNKNOWN or node.facts is _CARRIED_UNKNOWN)
+        return node is not None and node.awaited_until is not None
 
     def adopt(self, node: Node, held: HeldGeneration) -> None:
         """The node has been given its old place: take its ranks as they are."""
@@ -239,6 +236,8 @@ class Takeover:
         )
         self._told = m.now, notice
         m.broadcast(notice)
+        if missing := m.missing_nodes():
+            self._runs.end_waiting(missing)
 
     def tell(self, client: str) -> None:
         """A client has attached: tell it of a takeover that was settled a moment before."""

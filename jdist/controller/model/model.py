@@ -210,9 +210,17 @@ class Model(HasPhase[Phase]):
 
     def missing_nodes(self) -> str:
         """Such as "node 1 (host) is gone"; empty if every node that had joined is here."""
+        if awaited := self.awaited_ranks():
+            return f"{describe_ranks(awaited, 'has')} not come back yet to the controller, which was started again"
         missing = [n for n in self.world.nodes.values() if not n.is_here]
         names = ", ".join(n.name for n in missing)
         return names and f"{names} {'is' if len(missing) == 1 else 'are'} gone"
+
+    def awaited_ranks(self) -> list[int]:
+        """Those of nodes that a controller which was started again waits for."""
+        nodes = self.world.nodes.values()
+        awaited = {n.node_rank for n in nodes if n.awaited_until is not None and self.now < n.awaited_until}
+        return [r.rank for r in self.world.ranks.values() if r.node_rank in awaited]
 
     def missing_ranks(self) -> str:
         """Such as "rank 2 (node 1, host) is gone: exited with code 1"; empty if all get a process by themselves."""

@@ -157,7 +157,7 @@ class RunLifecycle:
         if m.phase == "failed" and not m.is_unformed:
             return f"the world is not formed: {m.reason}"
         missing = m.missing_nodes()
-        if missing:
+        if missing and not m.awaited_ranks():
             return f"{missing}; the cell was not run, and the other ranks keep their names"
         missing = m.missing_ranks()
         if missing:

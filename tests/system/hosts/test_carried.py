@@ -104,6 +104,25 @@ def test_nodes_that_cannot_reach_the_controller_form_a_world_at_their_own_addres
     assert {r.address for r in diagnosis.examination.nodes.values()} == {n.address for n in hosts.nodes[:2]}
 
 
+def test_a_controller_that_is_started_again_waits_for_a_node_whose_login_is_away(
+    carried: Callable[..., jdist.Cluster], hosts: Bed
+) -> None:
+    """As long as its agent waits, not only for the grace of a node that needs no login."""
+    cluster = carried("a:1,b:1", node_grace=3.0)
+    cluster.run("kept = rank + 7")
+    hosts.cut(1)
+    link = cluster.asynchronous.link
+    psutil.Process(link.connection.pid).kill()
+    assert eventually(lambda: link.lost)
+    cluster.detach()
+    cluster = jdist.attach(cluster.name)
+    assert eventually(lambda: [bool(each) for each in cluster.facts.hostnames] == [True, False])
+    time.sleep(4)  # longer than that grace
+    hosts.heal(1)
+    assert cluster.run(f"{ALL_REDUCE}, kept", timeout=90).values == {0: (2.0, 7), 1: (2.0, 8)}
+    cluster.stop()
+
+
 def test_without_a_tunnel_the_start_says_what_to_do(carried: Callable[..., jdist.Cluster]) -> None:
     with pytest.raises(jdist.LaunchError, match=r"a: its agent .*not answer at port \d+ of .*--at a"):
         carried("a:1", "--tunnel", "never")

@@ -119,17 +119,22 @@ def test_a_node_that_a_login_carries_is_waited_for_as_long_as_its_agent_waits() 
     owners = {"a-0": Owner((0, 1)), "a-1": Owner((2, 3), is_carried=True)}
     d = Again(owners, node_grace=15.0)
     d.back(0, held(0))
+    number = d.run()
     d.sleep(590)
     assert d.state.model.phase == "gathering"
     assert d.state.owners() == owners
     d.back(1, held(1))
     assert d.state.model.phase == "ready"
     assert not d.heard(StartWorker), "no rank is made anew"
+    assert {cell.run for cell in d.heard(ExecuteCell)} == {number}
 
     other = Again(owners, node_grace=15.0)
     other.back(1, held(1))
+    number = other.run()
     other.sleep(16)
     assert "1 of 2 nodes are back" in other.told(Notice)[-1].text
+    refused = [done.error.evalue for done in other.told(RankDone) if done.run == number and done.error]
+    assert refused == ["the cell was not run: node 0 (not back yet) is gone"] * 4
 
 
 def test_a_process_that_starts_once_the_one_before_has_handed_its_names_over_is_waited_for() -> None:
@@ -148,14 +153,14 @@ def test_an_idle_world_goes_on_as_it_is() -> None:
     d = Again()
     d.back(1, held(1, last=form(named={"g": (0, 1)})))
     assert d.state.model.phase == "gathering"
-    assert d.run((2,)) == 0, "not before every node is back"
+    number = d.run((2,))
+    assert (number, d.heard(ExecuteCell)) == (10, []), "numbers of runs go on, and it waits for every node"
     d.back(0, held(0, last=form(named={"g": (0, 1)})))
     assert (d.state.model.phase, d.state.model.generation) == ("ready", 5)
     assert [tuple(each.incarnation for each in w.workers) for w in d.heard(Welcome)] == [(), ()]
     assert not d.heard(FormWorld) + d.heard(StartStore) + d.heard(StartWorker) + d.heard(AbortRun)
     assert "2 of 2 nodes are back" in d.told(Notice)[-1].text
-    assert d.run() == 10, "numbers of runs go on"
-    assert len(d.heard(ExecuteCell)) == 2
+    assert [cell.run for cell in d.heard(ExecuteCell)] == [number]
     d.say(StatusRequest("s"))
     found = d.told(StatusReport)[-1]
     assert [(r.pid, r.fresh) for r in found.ranks] == [(1000 + r, False) for r in range(4)]
