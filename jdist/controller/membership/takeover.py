@@ -60,12 +60,20 @@ class Takeover:
     _autosaver: Autosaver
     has_begun: bool = False  # There was a controller before this one.
     owners: Mapping[str, Owner] = field(default_factory=dict)  # The agents that there were then.
-    deadline: float | None = None  # When it is settled without the nodes that are not back.
+    _is_settled: bool = True
     _setup_cells: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
     _was_aborted: set[int] = field(default_factory=set)  # Runs that the earlier controller had interrupted.
     _ended: set[int] = field(default_factory=set)  # Workers that were removed since the newest generation.
     _ends: list[RankDone] = field(default_factory=list)  # Of ranks that ended before it was settled.
     _told: tuple[float, Notice] | None = None  # When clients were told of it, and what.
+
+    @property
+    def deadline(self) -> float | None:
+        """When it is settled without the nodes that are not back; None once it is."""
+        if self._is_settled:
+            return None
+        nodes = self._model.world.nodes.values()
+        return max((n.awaited_until for n in nodes if n.awaited_until is not None), default=self._model.now)
 
     def record_hello(self, hello: AgentHello) -> None:
         """Lay out the world as the first agent that tells of one has it; take out the ranks that a newer one lacks."""
@@ -86,14 +94,10 @@ class Takeover:
                     world.nodes[rank.node_rank].facts = replace(_UNKNOWN, is_carried=True)
             for node in world.nodes.values():  # as long as for one that falls silent
                 node.awaited_until = m.now + node.grace(m.settings)
-            self._set_deadline()
+            self._is_settled = False
             self._take_form(form)
-        elif self.deadline is not None and form.generation > m.generation:
+        elif not self._is_settled and form.generation > m.generation:
             self._remove({rank.worker for rank in world.ranks.values()}.difference(form.workers))
-
-    def _set_deadline(self) -> None:
-        nodes = self._model.world.nodes.values()
-        self.deadline = max((n.awaited_until for n in nodes if n.awaited_until is not None), default=self._model.now)
 
     def _take_form(self, form: FormWorld) -> None:
         self._model.generation = form.generation
@@ -111,7 +115,7 @@ class Takeover:
             return None
         known = self.owners.get(agent, Owner(()))
         own = {worker.worker for worker in held.workers}.intersection(known.workers)
-        removed = None if self.deadline is None else world.nnodes  # a place that does not exist
+        removed = None if self._is_settled else world.nnodes  # a place that does not exist
         return next((rank.node_rank for rank in world.ranks.values() if rank.worker in own), removed)
 
     def awaits(self, node_rank: int) -> bool:
@@ -166,7 +170,7 @@ class Takeover:
 
     def handle_rank_done(self, _agent: str, done: RankDone) -> None:
         """Until it is settled, a run seems to be over when the ranks have ended whose nodes are back already."""
-        if self.deadline is None:
+        if self._is_settled:
             self._runs.record_rank_done(done)
         else:
             self._ends.append(done)
@@ -196,14 +200,12 @@ class Takeover:
     def _settle_if_complete(self) -> None:
         world = self._model.world
         is_awaited = any(self.awaits(r.node_rank) and r.worker not in self._ended for r in world.ranks.values())
-        if self.deadline is None or not is_awaited:
-            self._settle(is_late=self.deadline is None)
-        else:
-            self._set_deadline()
+        if self._is_settled or not is_awaited:
+            self._settle(is_late=self._is_settled)
 
     def _settle(self, *, is_late: bool) -> None:
         m = self._model
-        self.deadline = None
+        self._is_settled = True
         cells = sorted((run, code, workers) for code, (run, workers) in self._setup_cells.items())
         self._own_runs.restore((code, tuple(sorted(workers))) for _, code, workers in cells)
         has_shrunk = self._remove(self._ended)

@@ -137,6 +137,18 @@ def test_a_node_that_a_login_carries_is_waited_for_as_long_as_its_agent_waits() 
     assert refused == ["the cell was not run: node 0 (not back yet) is gone"] * 4
 
 
+def test_ranks_that_are_awaited_can_be_removed_and_then_nothing_is_awaited() -> None:
+    d = Again({"a-0": Owner((0, 1)), "a-1": Owner((2, 3), is_carried=True)})
+    d.back(0, held(0))
+    d.say(RemoveRanks("q", (2, 3)))
+    d.settle()
+    d.sleep(1)
+    number = d.run((0,))
+    d.settle()
+    d.step(FromAgent("a-0", RankDone(number, 0, "value")))
+    assert [ended.run for ended in d.told(RunEnded)] == [number]
+
+
 def test_a_process_that_starts_once_the_one_before_has_handed_its_names_over_is_waited_for() -> None:
     """A second request for one would have the agent end the handover."""
     d = Again()
