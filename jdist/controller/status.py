@@ -35,7 +35,7 @@ class StatusReporter:
         """The cluster in brief."""
         m = self._model
         topology = m.world.topology
-        reason = m.reason or m.missing_ranks()
+        reason = m.reason or (m.missing_nodes() if m.awaited_ranks() else m.missing_ranks())
         nodes = [m.world.nodes.get(n) for n in range(m.world.nnodes)]
         return ClusterFacts(
             name=m.settings.name,

@@ -146,6 +146,8 @@ class RunLifecycle:
         if not spec.is_internal:
             m.records.begin(run.number, ranks, spec.timeout)
         m.send(client, messages.RunAccepted(message.request, run.number, m.runs.add(run)))
+        if m.awaited_ranks() and not spec.is_internal:
+            m.tell(run, Notice(f"the cell waits: {m.missing_nodes()}", run.number))
 
     def _refusal(self, message: messages.RunCell) -> str:
         m = self._model

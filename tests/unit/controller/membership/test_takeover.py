@@ -120,6 +120,8 @@ def test_a_node_that_a_login_carries_is_waited_for_as_long_as_its_agent_waits() 
     d = Again(owners, node_grace=15.0)
     d.back(0, held(0))
     number = d.run()
+    text = "the cell waits: ranks 2-3 have not come back yet to the controller, which was started again"
+    assert d.told(Notice)[-1] == Notice(text, number)
     d.sleep(590)
     assert d.state.model.phase == "gathering"
     assert d.state.owners() == owners
