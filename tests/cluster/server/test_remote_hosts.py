@@ -199,6 +199,27 @@ def test_a_login_is_closed_when_no_page_has_looked_for_a_while(
     assert eventually(lambda: not by_logins.of(os.getpid()))
 
 
+def test_the_line_that_nodes_need_to_join_comes_from_there(by_logins: Logins) -> None:
+    async def make() -> ClusterList:
+        return ClusterList(Policy(), lambda _: None, lambda: True, lambda: None, logging.getLogger("test"))
+
+    def waits() -> bool:
+        found = clusters.snapshot(name)
+        return found is not None and found.has_instructions is True
+
+    call = bridge().call
+    clusters = call(make())
+    try:
+        name = call(clusters.start({"at": "login", "launcher": "join", "nnodes": 1, "nproc_per_node": 1}))
+        assert eventually(waits, LONG)
+        about, line = call(clusters.instructions(name)).split("\n")
+        assert about.startswith("run this on each node")
+        assert (line.startswith("echo jdist1."), line.endswith(" | jdist join -")) == (True, True)
+        assert call(clusters.stop(name, LONG))
+    finally:
+        call(clusters.close())
+
+
 def test_who_may_only_read_has_no_host_logged_in_to_that_is_not_in_use(server: Server, logins: Logins) -> None:
     browser, path = server.browser, "jdist/clusters/login%3Ac1"
     with server.denying("write", "execute"):
