@@ -127,6 +127,7 @@ def test_jdist_is_installed_from_the_dialog_at_a_host_that_lacks_it(lab: Lab, lo
         form.get_by_label("Ranks per node").fill("1")
         form.get_by_role("button", name="Start").click()
         expect(form.get_by_role("alert")).to_contain_text("Install jdist, in the start dialog")
+        notebook.picture("at-install-0-refused")
         form.get_by_label("Install jdist").check()
         notebook.picture("at-install-1-form")
         form.get_by_role("button", name="Start").click()
