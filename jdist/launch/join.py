@@ -15,6 +15,8 @@ from jdist.launch.base import Launcher, LauncherForm, LauncherOption, join_words
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, last_words
 from jdist.wire.processes import surroundings
 
+RUN = "run this"  # With it begins what a user has to do; the next line is the command.
+
 
 class LocalLauncher(ProgramLauncher):
     """Starts ``jdist join`` on this machine, once per node, each in a session of its own."""
@@ -88,10 +90,9 @@ class JoinLauncher(Launcher):
         fork = "" if self.plan.settings.fork else "--no-fork "
         where = "on the node to add" if self.plan.first else "on each node, in any order and at any time"
         if path := _file(self.plan.settings.launcher_args):
-            return f"run this {where} (the line is in a file):\njdist join {place}{fork}{path}"
+            return f"{RUN} {where} (the line is in a file):\njdist join {place}{fork}{path}"
         return (
-            f"run this {where} (whoever has the line can join; it expires):\n"
-            f"echo {self._line} | jdist join {place}{fork}-"
+            f"{RUN} {where} (whoever has the line can join; it expires):\necho {self._line} | jdist join {place}{fork}-"
         )
 
     def failures(self) -> dict[int, str]:

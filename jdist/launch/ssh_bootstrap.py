@@ -112,7 +112,10 @@ def install(given: Any, environment: str) -> str:
         sys.path.insert(0, wheel)
         from jdist.launch import ssh_install
 
-        return ssh_install.install(wheel, environment, lambda text: write_report(given, {"progress": text}))
+        def tell(text: str) -> None:
+            write_report(given, {"progress": text})
+
+        return ssh_install.install(wheel, environment, tell, given["naming"])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

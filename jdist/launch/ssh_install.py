@@ -27,12 +27,15 @@ _SHOWN = ("Collecting", "Downloading", "Installing", "Building")
 _CHECK = "import jdist.client.serve"
 
 
-def install(wheel: str, environment: str, tell: Callable[[str], object]) -> str:
-    """The environment's interpreter. ``tell`` gets lines of progress. Raises OSError, ValueError with the reason."""
+def install(wheel: str, environment: str, tell: Callable[[str], object], naming: str) -> str:
+    """The environment's interpreter. ``tell`` gets lines of progress; ``naming`` says how another Python is named.
+
+    Raises OSError, ValueError with the reason.
+    """
     if importlib.util.find_spec("torch") is None:
         raise ValueError(
             f"{sys.executable} has no torch, and nothing was installed: {sys.executable} -m pip install torch there, "
-            "or --python names a Python that has it"
+            f"or name a Python that has it: {naming}"
         )
     folder = Path(environment)
     folder.parent.mkdir(parents=True, exist_ok=True)

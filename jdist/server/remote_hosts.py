@@ -21,9 +21,13 @@ import contextlib
 import itertools
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from jdist.client.lifecycle.sites import RemoteSite, split_name
-from jdist.client.remote.host import RemoteHost, is_denied, is_secret, remote_host
+from jdist.client.remote.host import Advice, RemoteHost, is_denied, is_secret, remote_host
 from jdist.client.remote.requests import Known
 from jdist.core.errors import JdistError, LaunchError, UsageError
 from jdist.server.snapshots import LoginState
@@ -35,6 +39,32 @@ _LISTED = 3.0  # Seconds for which a list of a host's clusters is waited for.
 _PACE = 1.0  # Seconds between two lists of a host's clusters at least.
 _RELIST = 5.0  # Seconds until they are listed again while one is not running.
 _HOST = re.compile(r"(?!-)[A-Za-z0-9._%+@:\[\]/-]{1,255}")  # The characters of a destination of ssh.
+_ADVICE = Advice(
+    "Log in with the button Log in in jdist's panel",
+    "Install jdist, in the start dialog, makes an environment with it there",
+    "Python there, in the start dialog, takes its path or the name of a conda environment",
+    f"the server's login ends {FORGOTTEN / 60:.0f} minutes after the last page that shows a cluster of it",
+)
+
+
+class LoginArguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a page sends for a login: what it begins with, or the ``answer`` to a ``question``."""
+
+    question: int | None = None  # None: the login begins.
+    answer: str | None = None  # None: it goes on without one, or the user has none.
+    python: str = ""  # As of :meth:`RemoteHost.choose`; empty: as at the last login that worked.
+    install: bool = False  # Make an environment with jdist there if it is missing.
+
+
+def read_login(asked: Mapping[str, Any]) -> LoginArguments:
+    """What a page asks for. Raises UsageError."""
+    try:
+        given = msgspec.convert({key: value for key, value in asked.items() if value is not None}, LoginArguments)
+    except msgspec.ValidationError as e:
+        raise UsageError(f"login: {e}") from None
+    if given.python.startswith("-") or not given.python.isprintable():
+        raise UsageError(f"python: a path or the name of a conda environment, not {given.python!r}")
+    return given
 
 
 class _Question:
@@ -58,7 +88,7 @@ class FollowedHost:
 
     def __init__(self, host: RemoteHost, adopt: Adopt, is_starting: Callable[[str], bool]):
         self.host = host
-        self.host.asked, self.host.advice = "no one", "Log in with the button Log in in jdist's panel"
+        self.host.asked, self.host.advice, self.host.tell = "no one", _ADVICE, self._tell
         self.problem = ""  # Why there is no login.
         self._adopt = adopt
         self._is_starting = is_starting
@@ -70,7 +100,8 @@ class FollowedHost:
         self._asks = False  # A page answers the questions of this login.
         self._question: _Question | None = None
         self._numbers = itertools.count(1)
-        self._told = ""  # What ssh waits for without an answer.
+        self._told = ""  # What the login does, or waits for without an answer.
+        self._shown = ""  # The same, as the page was told last.
         self._step = asyncio.Event()  # Set when a login has ended or asks for something.
         self._relist = asyncio.Event()
         self._awaited: list[asyncio.Future[None]] = []  # Settled at the end of the next list that begins.
@@ -113,9 +144,12 @@ class FollowedHost:
         self._relist.set()
         await asyncio.wait({listed}, timeout=_LISTED)
 
-    async def login(self, question: int | None = None, answer: str | None = None) -> LoginState:
-        """Log in for a page, or with ``question`` go on with that, and return the next step. Raises LaunchError."""
-        begins = question is None
+    async def login(self, asked: LoginArguments = LoginArguments()) -> LoginState:  # noqa: B008 — it is frozen
+        """Log in for a page, or with a question go on with that, and return the next step.
+
+        Raises LaunchError; UsageError if another Python is in use there.
+        """
+        question, answer, begins = asked.question, asked.answer, asked.question is None
         self._used = asyncio.get_running_loop().time()
         if self._question is not None and self._question.shown.question == question:
             self._settle(answer)
@@ -123,16 +157,19 @@ class FollowedHost:
             await asyncio.wait({silent})
             if silent.cancelled():  # and with it this login, which was waiting for it
                 raise LaunchError(self.problem)
+        if begins:
+            self.host.choose(asked.python, install=asked.install)
         if begins and self.host.state != "open":
             self._begin_login(asks=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
-                while self._login is not None and self._question is None:
+                while self._login is not None and self._question is None and self._told == self._shown:
                     self._step.clear()
                     await self._step.wait()
         if self._question is not None:
             return self._question.shown
         if self._login is not None:
+            self._shown = self._told
             return LoginState("connecting", self._told)
         if self.host.state != "open":
             raise LaunchError(self.problem or self.host.describe())
@@ -158,7 +195,7 @@ class FollowedHost:
 
     def _begin_login(self, *, asks: bool) -> asyncio.Task[None]:
         if self._login is None:
-            self._asks, self._told, self.problem = asks, "", ""
+            self._asks, self._told, self._shown, self.problem = asks, "", "", ""
             self.host.asked = self._ask if asks else "no one"
             self._login = asyncio.ensure_future(self._log_in())
             self._login.add_done_callback(self._login_ended)
@@ -195,12 +232,15 @@ class FollowedHost:
         if self._login is None:  # it was cancelled
             return None
         if about == "none":  # a key is to be touched
-            self._told = text
-            self._step.set()
+            await self._tell(text)
             return ""
         question = self._question = _Question(next(self._numbers), text, about)
         self._step.set()
         return await question.answered
+
+    async def _tell(self, text: str) -> None:
+        self._told = text
+        self._step.set()
 
     # ------------------------------------------------------------ its clusters
 
@@ -315,6 +355,11 @@ class RemoteHosts:
         if local is None:
             raise UsageError(f"{name} is a host: a cluster there is called {name}NAME")
         await self.use(host).look(name)
+
+    def python_of(self, name: str) -> str:
+        """The Python that a page has named for the host of the cluster ``HOST:NAME``; "" if none was."""
+        used = self._hosts.get(split_name(name)[0])
+        return used.host.python if used is not None else ""
 
     def list_again(self, name: str) -> None:
         """The cluster ``HOST:NAME`` may have come, changed or gone."""

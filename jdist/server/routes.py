@@ -34,7 +34,8 @@
     GET    clusters/NAME/ranks/R/source    read      ?file=PATH: a file on the stack of a paused rank
     GET    clusters/NAME/ranks/R/console   read      how to attach a terminal, on its node or on this server
     GET    launch                          read      hosts, launchers, limits and defaults of a start
-    POST   hosts/HOST/login                execute   log in there by ssh; with {"question": 3, "answer": …}: go on
+    POST   hosts/HOST/login                execute   log in there by ssh: {"python": "ml", "install": true}, or nothing;
+                                                     with {"question": 3, "answer": …}: go on
     DELETE hosts/HOST/login                execute   cancel that
 
 A cluster of another host is called HOST:NAME. It is followed while pages ask for it, each at least every five minutes
@@ -42,6 +43,8 @@ A cluster of another host is called HOST:NAME. It is followed while pages ask fo
 that are or were in use already; elsewhere there is no such cluster to them. The hosts of GET launch are for users with
 execute. What ssh asks in a login that was posted is in the answer:
 {"state": "asks", "text": …, "question": 3, "is_secret": true}; ask again with {"question": 0} while it is "connecting".
+``python`` is the Python there, a path or the name of a conda environment, for this login and later ones of the server;
+with ``install``, an environment with jdist is made there if it is missing.
 
 If a request concerns the output of a run, ``cluster`` (in the query or in the body) is the id of its cluster, since
 another cluster may have the same name by now.
@@ -80,6 +83,7 @@ from jdist.launch.base import ENTRY_POINTS
 from jdist.notebook.output.render import Bundle, recorded_bundle
 from jdist.notebook.text.diagnosis_text import findings_first
 from jdist.server.handler import ANSWER_TIMEOUT, RESULT_TIMEOUT, Handler, route
+from jdist.server.remote_hosts import read_login
 from jdist.server.snapshots import (
     ConsoleCommands,
     LaunchOptions,
@@ -196,7 +200,9 @@ async def _show_instructions(handler: Handler, name: str) -> None:
 @route("GET", "clusters/NAME/attach")
 async def _show_attach(handler: Handler, name: str) -> None:
     handler.check(name)
-    handler.send({"code": f"%load_ext jdist\n%dist attach {name}"})
+    python = handler.clusters.elsewhere.python_of(name)
+    named = f" --python {shlex.quote(python)}" if python else ""
+    handler.send({"code": f"%load_ext jdist\n%dist attach {name}{named}"})
 
 
 @route("POST", "clusters/NAME/interrupt", "execute")
@@ -384,12 +390,9 @@ async def _show_console(handler: Handler, name: str, rank: str) -> None:
 async def _log_in(handler: Handler, host: str) -> None:
     """What was typed is passed on to ssh, and kept nowhere."""
     body = handler.body()
-    question, answer = body.get("question"), body.get("answer")
-    if not (question is None or type(question) is int) or not (answer is None or isinstance(answer, str)):
-        raise web.HTTPError(400, "question: a number; answer: a text")
 
     async def log_in() -> LoginState:
-        return await handler.clusters.elsewhere.use(host).login(question, answer)
+        return await handler.clusters.elsewhere.use(host).login(read_login(body))
 
     handler.set_header("Cache-Control", "no-store")
     handler.send(await handler.cross(log_in()))

@@ -205,7 +205,7 @@ class LoginState(Struct, frozen=True):
     """How far a login to another host is."""
 
     state: Literal["open", "connecting", "asks"]
-    text: str = ""  # ssh's own words: its question, or what it waits for, such as the touch of a key.
+    text: str = ""  # ssh's own words: a question, or what it waits for (a key's touch); an installation's line.
     question: int = 0  # The question's number, which belongs to the answer.
     is_secret: bool = True  # What is typed is not shown.
 

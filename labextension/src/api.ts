@@ -40,6 +40,12 @@ export interface IRunId {
   cluster_id?: string;
 }
 
+/** How the server begins a login: with which Python there, and whether jdist may be installed. */
+export interface ILoginOptions {
+  python?: string;
+  install?: boolean;
+}
+
 /** A request that failed; its message is the server's. The status is 0 if the server did not answer. */
 export class RequestError extends Error {
   constructor(
@@ -200,7 +206,7 @@ export class Api {
   }
 
   /** Logs in to another host, or with a question's number goes on with that; the next step. */
-  login(host: string, step: { question?: number; answer?: string } = {}): Promise<ILoginState> {
+  login(host: string, step: ILoginOptions | { question: number; answer?: string } = {}): Promise<ILoginState> {
     return this._request(`hosts/${encodeURIComponent(host)}/login`, 'POST', step);
   }
 

@@ -5,6 +5,7 @@ import {
   EMPTY_FORM,
   hostChoices,
   IStartForm,
+  loginOptions,
   optionKey,
   problemOfOption,
   problemsOf,
@@ -34,7 +35,7 @@ function form(changes: Partial<IStartForm> = {}): IStartForm {
 }
 
 describe('problemsOf', () => {
-  const none = { at: '', hosts: '', nnodes: '', nproc_per_node: '', name: '', launcher_args: '' };
+  const none = { at: '', python: '', hosts: '', nnodes: '', nproc_per_node: '', name: '', launcher_args: '' };
 
   it('accepts what a start accepts', () => {
     expect(problemsOf(form(), launch(), trans)).toEqual(none);
@@ -141,6 +142,15 @@ describe('the host of a start', () => {
   it('is this computer unless one is named', () => {
     expect(startRequest(form(), launch()).at).toBeNull();
     expect(startRequest(form({ at: ' login ' }), launch()).at).toBe('login');
+  });
+
+  it('is logged in to with the Python that is named there', () => {
+    const typed = form({ at: 'login', python: ' ml ', install: true });
+    expect(loginOptions(typed)).toEqual({ python: 'ml', install: true });
+    expect(loginOptions(form({ at: 'login' }))).toEqual({ python: '', install: false });
+    expect(problemsOf(typed, launch(), trans).python).toBe('');
+    expect(problemsOf({ ...typed, python: '-c' }, launch(), trans).python).toContain('not “-c”');
+    expect(problemsOf({ ...typed, at: '', python: '-c' }, launch(), trans).python).toBe('');
   });
 
   it('is chosen from those that were used, that are looked at, and that are configured', () => {

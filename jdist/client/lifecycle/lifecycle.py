@@ -23,7 +23,6 @@ from jdist.client.lifecycle.start import (
     EarlierNotice,
     OnProgress,
     Started,
-    Waiting,
     complete,
     launch,
     make_settings,
@@ -137,7 +136,7 @@ class ClusterLifecycle:
         site = RemoteSite(remote_host(at))
         await site.open()
         try:
-            name = await site.start(words, name, lambda text: on_progress(Waiting(text)))
+            name = await site.start(words, name, on_progress)
             await self.attach(name, kind, at)
         finally:
             site.close()

@@ -5,13 +5,13 @@ A cluster of another site is called ``HOST:NAME``.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from jdist.client import find
-from jdist.client.lifecycle.start import plan_launch, start_controller
+from jdist.client.lifecycle.start import OnWaiting, Waiting, plan_launch, start_controller
 from jdist.client.remote.host import RemoteHost, remote_host
 from jdist.client.remote.requests import (
     BeginStart,
@@ -30,6 +30,7 @@ from jdist.client.remote.requests import (
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, Remedy, UsageError
 from jdist.core.settings import Settings
 from jdist.launch.base import find_launcher
+from jdist.launch.join import RUN
 from jdist.wire.processes import has_ended
 from jdist.wire.transport.keys import Connection, connection_path, read_connection
 
@@ -186,13 +187,14 @@ class RemoteSite:
     async def remove_leftovers(self, settings: Settings) -> None:
         await self._host.ask(RemoveLeftovers(settings), bool)
 
-    async def start(self, words: Sequence[str], name: str, on_line: Callable[[str], object]) -> str:
-        """Start a cluster there; its name. ``on_line`` gets each line that the start writes. Raises LaunchError.
+    async def start(self, words: Sequence[str], name: str, on_waiting: OnWaiting) -> str:
+        """Start a cluster there; its name. ``on_waiting`` gets what the start writes. Raises LaunchError.
 
         When this is cancelled, the start is interrupted, and ends what it has begun.
         """
         start = await self._host.ask(BeginStart(tuple(words), name), StartBegun)
         said: list[str] = []
+        last = ""  # The last line, that the cluster is ready, is said here.
         offset, is_over = 0, False
         try:
             while not is_over:
@@ -201,21 +203,25 @@ class RemoteSite:
                 except ConnectionLost as e:  # it goes on there
                     if self._host.state == "closed":
                         raise
-                    on_line(e.message)
+                    on_waiting(Waiting(e.message))
                     await asyncio.sleep(1.0)
                     continue
                 offset, is_over = output.offset, output.is_over
                 for line in output.text.splitlines():
-                    for earlier in said[-1:]:  # the last one, that it is ready, is said here
-                        on_line(earlier)
-                    said.append(line)
+                    if last.startswith(RUN):
+                        on_waiting(Waiting(f"{last}\n{line}", is_instruction=True))
+                        last = ""
+                        continue
+                    if last:
+                        on_waiting(Waiting(last))
+                        said.append(last)
+                    last = line
         except asyncio.CancelledError:
             await asyncio.shield(self._host.ask(EndStart(start), bool, _REVIVED))
             raise
         if start.name not in await self.clusters_there():
-            raise LaunchError(
-                f"{self._host.name}: {' / '.join(said[-_LAST_LINES:]) or 'the start ended without a word'}"
-            )
+            why = " / ".join([*said, last][-_LAST_LINES:])
+            raise LaunchError(f"{self._host.name}: {why or 'the start ended without a word'}")
         return start.name
 
     async def clusters_there(self) -> set[str]:

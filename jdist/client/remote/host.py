@@ -36,6 +36,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 import psutil
+from msgspec import Struct
 from msgspec.structs import replace
 
 from jdist.client.remote import askpass
@@ -65,8 +66,6 @@ _ADVICE = (
     "Nothing could be asked here: log in once in a terminal, with a master connection that stays open (ControlMaster, "
     "ControlPersist in ~/.ssh/config): ssh {}"
 )
-_INSTALLING = "--install makes an environment with it there"
-_NAMING = "--python PATH, or --python NAME for a conda environment"
 _ATTEMPT = 60.0  # Seconds for a login and the start of Python there.
 _ASKED = 300.0  # The same where the user may be asked for something.
 _INSTALLED = 1800.0  # The same where jdist may be installed.
@@ -89,6 +88,16 @@ Ask = Callable[[str, str], Awaitable[str | None]]
 """Gives the answer to ssh's words, None if there is none. Its second argument is ssh's ``SSH_ASKPASS_PROMPT``."""
 T = TypeVar("T")
 
+
+class Advice(Struct, frozen=True):
+    """What errors tell the user to do, in the words of where the user chooses it."""
+
+    login: str  # Where nothing could be asked.
+    install: str = "--install makes an environment with it there"
+    name_python: str = "--python PATH, or --python NAME for a conda environment"
+    free: str = "detach from its clusters first"  # Where the login has started another Python.
+
+
 _log = logging.getLogger("jdist.client")
 
 
@@ -100,8 +109,9 @@ class RemoteHost:
         self.state: State = "closed"
         self.problem = ""  # Why the last attempt to connect failed.
         self.away_since = 0.0  # By the wall clock; 0: it is not away.
-        self.advice = _ADVICE.format(name)  # Where nothing could be asked, that is said in an error.
+        self.advice = Advice(_ADVICE.format(name))
         self.asked: Asked | Ask | None = None  # Who answers ssh in a login that is waited for. None: as in a terminal.
+        self.tell: Callable[[str], Awaitable[object]] = _tell  # Gets the lines of an installation.
         self.python = ""  # The interpreter there, or the name of a conda environment; "": as the environment says.
         self._installs = False  # Whether the next login may install jdist there.
         self._started = ""  # The same, in the last login that worked.
@@ -130,9 +140,7 @@ class RemoteHost:
         """
         if self.state != "closed" and python not in ("", self.python):
             used = self.python or "another Python"
-            raise UsageError(
-                f"--python {python}: {self.name} is in use here with {used}; detach from its clusters first"
-            )
+            raise UsageError(f"{self.name} is in use here with {used}, not with {python}; {self.advice.free}")
         self.python = python or self.python
         self._installs = install and self.state != "open"
 
@@ -378,7 +386,7 @@ class RemoteHost:
         self._set("connecting")
         installs = asks and self._installs
         wheel = await asyncio.to_thread(make_wheel) if installs else b""
-        login = _Login(self.name, self.advice, self.python or os.environ.get(PYTHON, ""), wheel)
+        login = _Login(self, self.python or os.environ.get(PYTHON, ""), wheel)
         try:
             async with asyncio.timeout(_INSTALLED if installs else _ASKED if asks else _ATTEMPT):
                 await login.begin(self._handle_end, (self.asked or _who_is_asked()) if asks else "no one")
@@ -403,9 +411,10 @@ class RemoteHost:
 class _Login:
     """One run of ssh, and the tunnel through it."""
 
-    def __init__(self, host: str, advice: str, python: str, wheel: bytes):
-        self._host = host
-        self._advice = advice
+    def __init__(self, host: RemoteHost, python: str, wheel: bytes):
+        self._host = host.name
+        self._advice = host.advice
+        self._tell = host.tell
         self._python = python
         self._wheel = wheel  # Sent if jdist is missing there; empty: it is not installed.
         self._tunnel: Tunnel | None = None
@@ -435,8 +444,8 @@ class _Login:
         spec = SshBootstrapSpec(
             f"jdist-{secrets.token_hex(8)} ",
             ("serve",),
-            installing=_INSTALLING,
-            naming=_NAMING,
+            installing=self._advice.install,
+            naming=self._advice.name_python,
             named=bool(self._python),
             wheel=WHEEL if self._wheel else "",
             wheel_size=len(self._wheel),
@@ -508,7 +517,7 @@ class _Login:
                 if report.wants_wheel:
                     await loop.sock_sendall(self._socket, self._wheel)
                 elif report.progress:
-                    await _tell(f"{self._host}: {report.progress}")
+                    await self._tell(f"{self._host}: {report.progress}")
                 else:
                     return bytes(read)
                 before, found, after = read.partition(mark.encode())
@@ -524,8 +533,8 @@ class _Login:
         if "Host key verification failed" in said:
             return f"{text}. Look at the key once, in a terminal: ssh {self._host}"
         if is_denied(said) and asked == "no one":
-            return f"{text}. {self._advice}"
-        return f"{text}. Name the Python there: {_NAMING}" if "there is no " in said else text
+            return f"{text}. {self._advice.login}"
+        return f"{text}. Name the Python there: {self._advice.name_python}" if "there is no " in said else text
 
     def end(self) -> None:
         """End the tunnel in order, and ssh with it, at the latest a moment later; may be called again."""

@@ -127,14 +127,20 @@ class StartProgress:
         self._began = clock()
         self._next = self._began
 
-    def update(self, facts: ClusterFacts, waiting: str) -> None:
-        """Show the cluster as it is now; ``waiting`` says what its launcher waits for."""
+    def update(self, facts: ClusterFacts | None, waiting: str) -> None:
+        """Show the cluster as it is now; ``waiting`` says what its launcher waits for.
+
+        There are no ``facts`` of a cluster that is being started on another host.
+        """
         now = self._clock()
         if not self._output.is_live or now < self._next:
             return
         self._next = now + _EVERY
-        more = self._until if "" in facts.hostnames else ""
-        drawn = draw("starting", start_part(facts), describe_start(facts, now - self._began) + more)
+        if facts is None:
+            drawn = draw("starting", 0.0, format_whole_seconds(now - self._began))
+        else:
+            more = self._until if "" in facts.hostnames else ""
+            drawn = draw("starting", start_part(facts), describe_start(facts, now - self._began) + more)
         if waiting:
             drawn["text/plain"] += f"\n{waiting}"
             drawn["text/html"] += f"<div>{html.escape(waiting)}</div>"

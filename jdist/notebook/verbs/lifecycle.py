@@ -177,7 +177,7 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
                             s.echo(text)
             if future.done():
                 break
-            if facts is not None:
+            if facts is not None or waiting:
                 line.update(facts, waiting)
         cluster: AsyncCluster = future.result()
     except BaseException:

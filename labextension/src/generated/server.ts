@@ -98,7 +98,7 @@ export interface IAddingOptions {
 /** How far a login to another host is. */
 export interface ILoginState {
   state: 'asks' | 'connecting' | 'open';
-  /** ssh's own words: its question, or what it waits for, such as the touch of a key. */
+  /** ssh's own words: a question, or what it waits for (a key's touch); an installation's line. */
   text: string;
   /** The question's number, which belongs to the answer. */
   question: number;

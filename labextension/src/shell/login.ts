@@ -4,15 +4,20 @@ import { Dialog, showDialog } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
-import { Api } from '../api';
+import { Api, ILoginOptions } from '../api';
 import { ILoginState } from '../generated/server';
 
 /** Milliseconds within which a login that asks nothing mostly is over: until then, no dialog is shown. */
 const QUICK = 500;
 
 /** Logs in for the server. Returns whether the user has not cancelled it. Rejects with ssh's reason if it fails. */
-export async function logIn(api: Api, host: string, trans: TranslationBundle): Promise<boolean> {
-  let step = api.login(host);
+export async function logIn(
+  api: Api,
+  host: string,
+  trans: TranslationBundle,
+  options: ILoginOptions = {}
+): Promise<boolean> {
+  let step = api.login(host, options);
   for (;;) {
     const state = await whileShown(api, host, step, trans);
     if (state?.state === 'open') {

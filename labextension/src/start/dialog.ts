@@ -10,7 +10,7 @@ import { dismissWhen } from '../shell/notices';
 import { CommandIDs, IClusters } from '../tokens';
 import { StartForm } from './form';
 import { StartProgress } from './progress';
-import { EMPTY_FORM, hostChoices, IStartForm, startRequest, withRecent } from './request';
+import { EMPTY_FORM, hostChoices, IStartForm, loginOptions, startRequest, withRecent } from './request';
 import { showWaiting } from './waiting';
 
 /** Where the last options are saved. */
@@ -64,14 +64,14 @@ async function start(context: IStartContext): Promise<void> {
     form = answer.value;
     const host = form.at.trim();
     try {
-      if (host && !(await logIn(clusters.api, host, trans))) {
+      if (host && !(await logIn(clusters.api, host, trans, loginOptions(form)))) {
         error = trans.__('The login to %1 was cancelled.', host);
         continue;
       }
       recent = withRecent(recent, host);
       await state?.save(HOSTS, recent);
       const { name } = await clusters.api.start(startRequest(form, launch));
-      await state?.save(KEY, { ...form, name: '' });
+      await state?.save(KEY, { ...form, name: '', install: false });
       void clusters.choose(name);
       error = await showProgress(name, context);
       if (!error) {

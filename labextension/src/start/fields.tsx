@@ -72,6 +72,31 @@ export function TextField({ name, label, value, otherwise, note, problem, choice
   );
 }
 
+/** A box to check, with a note. */
+export function CheckField({
+  name,
+  label,
+  value,
+  note,
+  change
+}: Pick<IText, 'name' | 'label' | 'note'> & { value: boolean; change: (value: boolean) => void }): JSX.Element {
+  const [id, about] = [React.useId(), React.useId()];
+  return (
+    <div className="jdist-field">
+      <label htmlFor={id}>{label}</label>
+      <input
+        id={id}
+        type="checkbox"
+        name={name}
+        checked={value}
+        aria-describedby={about}
+        onChange={event => change(event.target.checked)}
+      />
+      <small id={about}>{note}</small>
+    </div>
+  );
+}
+
 /** A field for an option of the launcher that is chosen. */
 export function OptionField({
   option,

@@ -5,7 +5,7 @@ import { HTMLSelect, ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { ILaunchOptions } from '../generated/server';
-import { Checking, OptionField, Problem, RanksNote, TextField } from './fields';
+import { CheckField, Checking, OptionField, Problem, RanksNote, TextField } from './fields';
 import { Checked, fieldsOf, IStartForm, optionKey, problemsOf } from './request';
 
 const BACKENDS = ['gloo', 'nccl', 'cpu:gloo,cuda:nccl'];
@@ -39,6 +39,7 @@ export class StartForm extends ReactWidget {
       <Checking node={this.node}>
         <Problem text={this._error} />
         {this._text('at', trans.__('Where'), trans.__('this computer'), this._about(), this._hosts)}
+        {this._form.at.trim() ? this._login() : null}
         {this._select('launcher', trans.__('Launcher'), launchers, null)}
         <Problem text={this._form.at.trim() ? '' : fields.problem} />
         {fields.hosts
@@ -80,6 +81,24 @@ export class StartForm extends ReactWidget {
           ))}
         </HTMLSelect>
       </div>
+    );
+  }
+
+  /** How jdist is found at the host. */
+  private _login(): JSX.Element {
+    const trans = this._trans;
+    const path = trans.__('A path there, or the name of a conda environment');
+    return (
+      <>
+        {this._text('python', trans.__('Python there'), trans.__('as before, else python3'), path)}
+        <CheckField
+          name="install"
+          label={trans.__('Install jdist')}
+          value={this._form.install}
+          note={trans.__('If it is missing there: in an environment of its own, with the torch that is there')}
+          change={install => this._change({ install })}
+        />
+      </>
     );
   }
 

@@ -2,6 +2,7 @@
 
 import { TranslationBundle } from '@jupyterlab/translation';
 
+import { ILoginOptions } from '../api';
 import { ILaunchOptions, ILauncherForm, ILauncherOption } from '../generated/server';
 import { hostOf } from '../states';
 
@@ -12,6 +13,10 @@ const MOST_RECENT = 8;
 export interface IStartForm {
   /** The host, as ssh knows it; empty: the Jupyter server's. */
   at: string;
+  /** The Python at that host: a path, or the name of a conda environment; empty: as before, else the usual ones. */
+  python: string;
+  /** Make an environment with jdist there if it is missing. */
+  install: boolean;
   launcher: string;
   nnodes: string;
   nproc_per_node: string;
@@ -24,10 +29,12 @@ export interface IStartForm {
 }
 
 /** A field whose text can be wrong. */
-export type Checked = 'at' | 'nnodes' | 'nproc_per_node' | 'name' | 'hosts' | 'launcher_args';
+export type Checked = 'at' | 'python' | 'nnodes' | 'nproc_per_node' | 'name' | 'hosts' | 'launcher_args';
 
 export const EMPTY_FORM: IStartForm = {
   at: '',
+  python: '',
+  install: false,
   launcher: '',
   nnodes: '',
   nproc_per_node: '',
@@ -71,6 +78,7 @@ export function problemsOf(
   const at = form.at.trim();
   return {
     at: !at || LOGIN.test(at) ? '' : trans.__('A host as in ssh HOST, not “%1”.', at),
+    python: at && form.python.trim().startsWith('-') ? trans.__('A path or a name, not “%1”.', form.python.trim()) : '',
     hosts: takesHosts ? problemOfHosts(form, launch, trans) : '',
     nnodes: takesHosts === 'required' ? '' : problemOfNodes(form, launch, trans),
     nproc_per_node: problemOfRanks(form, launch, trans),
@@ -163,6 +171,11 @@ export function startRequest(form: IStartForm, launch: ILaunchOptions): Record<s
     hosts: (takesHosts && hosts) || null,
     launcher_args: words.length ? words : null
   };
+}
+
+/** How the server logs in to the host of the start. */
+export function loginOptions({ python, install }: IStartForm): ILoginOptions {
+  return { python: python.trim(), install };
 }
 
 /** The hosts to choose from: those of ssh's configuration, and those that were used before, without doubles. */

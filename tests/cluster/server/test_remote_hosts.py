@@ -20,6 +20,7 @@ from jdist.server import remote_hosts
 from jdist.server.cluster_list import ClusterList
 from jdist.server.snapshots import LoginState
 from jdist.server.starts import Policy
+from support.hosts.pythons import make_python
 from support.lab.browser import LONG, Browser, Json
 from support.server.logins import PASSPHRASE, Logins
 from support.server.serving import Server
@@ -126,6 +127,42 @@ def test_what_keeps_a_login_from_being_made_is_said_in_the_words_of_ssh(server: 
     assert PASSPHRASE not in server.said()
 
 
+def test_jdist_is_installed_by_a_login_that_names_the_python_there(
+    server: Server, logins: Logins, tmp_path: Path
+) -> None:
+    browser, path, python = server.browser, "jdist/hosts/login/login", str(make_python(tmp_path / "lacking"))
+    missing = goes_on(browser, browser.request("POST", path, {"python": python})[1], path)["message"]
+    assert f"login: jdist cannot be imported by {python}" in missing
+    assert "; Install jdist, in the start dialog, makes an environment with it there, or name the" in missing
+    assert missing.endswith(": Python there, in the start dialog, takes its path or the name of a conda environment")
+    told, answer = [], browser.request("POST", path, {"python": python, "install": True})[1]
+    while answer.get("state") == "connecting":
+        told.append(answer["text"])
+        answer = browser.request("POST", path, {"question": 0})[1]
+    assert answer["state"] == "open", answer
+    share = logins.bed / "login" / "share" / "jdist"
+    assert any(text.startswith(f"login: making {share}/venv-") for text in told), told
+    with browser.listen() as events:
+        browser.request("POST", "jdist/clusters", {"at": "login", "nproc_per_node": 1})
+        events.until(lambda e: e["cluster"]["state"] == "ready" and "starting" not in e["cluster"])
+    cluster = "jdist/clusters/login%3Ac1"
+    cell = browser.request("POST", f"{cluster}/cells", {"code": "import sys; sys.prefix"})[1]
+    assert f"{share}/venv-" in cell["data"]["text/plain"]
+    assert browser.get(f"{cluster}/attach")["code"].endswith(f"%dist attach login:c1 --python {python}")
+    status, answer = browser.request("POST", path, {"python": "other"})
+    assert (status, "is in use here with" in answer["message"]) == (HTTPStatus.BAD_REQUEST, True)
+    assert answer["message"].endswith(
+        "; the server's login ends 5 minutes after the last page that shows a cluster of it"
+    )
+    browser.request("DELETE", cluster)
+
+
+@pytest.mark.parametrize("body", [{"python": "-c"}, {"python": "a\nb"}, {"install": "yes"}, {"pythn": "ml"}])
+def test_what_no_login_takes(body: Json) -> None:
+    with pytest.raises(UsageError, match=r"^(python|login): "):
+        remote_hosts.read_login(body)
+
+
 def test_the_limits_of_the_server_hold_elsewhere(server: Server) -> None:
     status, answer = server.browser.request("POST", "jdist/clusters", {"at": "login", "nproc_per_node": 9})
     assert (status, answer["reason"]) == (HTTPStatus.BAD_REQUEST, "UsageError")
@@ -160,6 +197,27 @@ def test_a_login_is_closed_when_no_page_has_looked_for_a_while(
         call(clusters.close())
     assert {e.action for e in events} == {"changed", "gone"}
     assert eventually(lambda: not by_logins.of(os.getpid()))
+
+
+def test_the_line_that_nodes_need_to_join_comes_from_there(by_logins: Logins) -> None:
+    async def make() -> ClusterList:
+        return ClusterList(Policy(), lambda _: None, lambda: True, lambda: None, logging.getLogger("test"))
+
+    def waits() -> bool:
+        found = clusters.snapshot(name)
+        return found is not None and found.has_instructions is True
+
+    call = bridge().call
+    clusters = call(make())
+    try:
+        name = call(clusters.start({"at": "login", "launcher": "join", "nnodes": 1, "nproc_per_node": 1}))
+        assert eventually(waits, LONG)
+        about, line = call(clusters.instructions(name)).split("\n")
+        assert about.startswith("run this on each node")
+        assert (line.startswith("echo jdist1."), line.endswith(" | jdist join -")) == (True, True)
+        assert call(clusters.stop(name, LONG))
+    finally:
+        call(clusters.close())
 
 
 def test_who_may_only_read_has_no_host_logged_in_to_that_is_not_in_use(server: Server, logins: Logins) -> None:
@@ -201,9 +259,9 @@ async def until(holds: Callable[[], bool]) -> None:
 
 async def step_of(used: remote_hosts.FollowedHost, *answer: Any) -> LoginState:
     """The next step of a login at which the page has to do something."""
-    step = await used.login(*answer)
+    step = await used.login(remote_hosts.LoginArguments(*answer))
     while step.state == "connecting":
-        step = await used.login(0)
+        step = await used.login(remote_hosts.LoginArguments(0))
     return step
 
 

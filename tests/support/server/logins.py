@@ -1,8 +1,8 @@
 """Logins: what stands in for OpenSSH where a test has no other host: the command runs here, as a host of that name.
 
-A host has a folder of its own for connection files, so that its clusters are not this one's. ``locked`` asks for
-`PASSPHRASE`, and ``patient`` does so up to three times; ``slow`` takes a while to refuse a login without questions. A
-login is broken by killing its processes.
+A host has a folder of its own for connection files and environments, so that they are not this one's. ``locked`` asks
+for `PASSPHRASE`, and ``patient`` does so up to three times; ``slow`` takes a while to refuse a login without questions.
+A login is broken by killing its processes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ fi
 echo "$host" >> "{bed}/made"
 [ "$host" != nowhere ] || {{ echo "ssh: Could not resolve hostname nowhere" >&2; exit 255; }}
 mkdir -p -m 700 "{bed}/$host"
-export JUPYTER_RUNTIME_DIR="{bed}/$host"
+export JUPYTER_RUNTIME_DIR="{bed}/$host" XDG_DATA_HOME="{bed}/$host/share"
 cat | sh -c "${{@: -1}}" | cat
 """
 

@@ -166,7 +166,7 @@ def test_the_python_there_is_named_once(there: There, monkeypatch: pytest.Monkey
     with pytest.raises(LaunchError, match="there is no no-environment;"):
         jdist.attach(at="a", at_python="no-environment")
     cluster = there.start("a", nproc=1, at_python=sys.executable)
-    with pytest.raises(UsageError, match=r"--python other: a is in use here with .*; detach from its clusters first"):
+    with pytest.raises(UsageError, match=r"a is in use here with .*, not with other; detach from its clusters first"):
         jdist.attach("a:c1", at_python="other")
     cluster.detach()
     assert eventually(lambda: not there.sshd.sessions())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import site
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,21 +11,9 @@ import pytest
 import jdist
 from jdist.client.remote import host as host_module
 from jdist.core.errors import LaunchError, UsageError
+from support.hosts.pythons import make_python
 from support.hosts.sshd import Sshd
 from support.waits import eventually
-
-BUT_NOT = ("jdist", "_editable_impl_jdist", "zz.pth")
-
-
-def make_python(folder: Path, *but: str) -> Path:
-    """An interpreter with the packages of this one, but not these."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
-    own = next(folder.glob("lib/python*/site-packages"))
-    for packages in map(Path, [*site.getsitepackages(), str(Path(pytest.__file__).parents[1])]):
-        for path in packages.iterdir():
-            if not path.name.startswith((*BUT_NOT, *but)) and not (own / path.name).exists():
-                (own / path.name).symlink_to(path)
-    return folder / "bin" / "python"
 
 
 @pytest.fixture

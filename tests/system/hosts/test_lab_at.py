@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from support.hosts.namespaces import Bed
+from support.hosts.pythons import make_python
 from support.hosts.sshd import PASSPHRASE, Sshd
 from support.lab.browsing import Lab, LabNotebook, LabServer, chromium, extension
 from support.waits import eventually
@@ -111,6 +112,35 @@ def test_a_cluster_is_started_at_a_host_that_asks_and_comes_back_after_a_break(l
         page.locator(".jp-Dialog").get_by_role("button", name="Stop").click()
         expect(item).to_have_count(0)
         notebook.picture("at-7-stopped")
+
+
+def test_jdist_is_installed_from_the_dialog_at_a_host_that_lacks_it(lab: Lab, logins: Sshd, tmp_path: Path) -> None:
+    python = str(make_python(logins.home / tmp_path.name))
+    with lab.open_notebook([""]) as notebook:
+        page = notebook.page
+        page.evaluate(START)
+        form = page.locator(".jp-Dialog", has_text="Start a cluster")
+        expect(form.get_by_label("Where")).to_be_visible()
+        expect(form.get_by_label("Python there")).to_have_count(0)
+        form.get_by_label("Where").fill("a")
+        form.get_by_label("Python there").fill(python)
+        form.get_by_label("Ranks per node").fill("1")
+        form.get_by_role("button", name="Start").click()
+        expect(form.get_by_role("alert")).to_contain_text("Install jdist, in the start dialog")
+        notebook.picture("at-install-0-refused")
+        form.get_by_label("Install jdist").check()
+        notebook.picture("at-install-1-form")
+        form.get_by_role("button", name="Start").click()
+        expect(page.locator(".jp-Dialog", has_text="Logging in to a")).to_contain_text(re.compile("making|Installing"))
+        notebook.picture("at-install-2-progress")
+        page.get_by_role("button", name="Attach", exact=True).click()
+        expect(page.locator(".jdist-MenuButton", has_text="a:c1")).to_contain_text("1 rank · idle")
+        expect(page.locator(".jp-Notebook")).to_contain_text(f"%dist attach a:c1 --python {python}")
+        page.evaluate("() => void window.jupyterapp.commands.execute('jdist:open-panel')")
+        item = page.locator('.jdist-item[data-cluster="a:c1"]')
+        item.get_by_role("button", name="Stop cluster a:c1").click()
+        page.locator(".jp-Dialog").get_by_role("button", name="Stop").click()
+        expect(item).to_have_count(0)
 
 
 def test_a_notebook_that_attaches_has_the_server_follow_and_it_comes_back_by_itself(lab: Lab, hosts: Bed) -> None:

@@ -23,7 +23,7 @@ PLAIN = set(
         """
     chart declared feature histogram kept lack logged metric private metrics silence publish publisher series sink
     cgroup cgroups drilled hook hooks numbers set sets sorted unpickler drills fault faults not trials tried unmet
-    interval intervals keeper many mark metadata next scopes shares
+    advice interval intervals keeper many mark metadata next scopes shares
     breakpoint debugger followed inner kind mortem operator pause paused pausing post profile profiler reason resume
     branch resumed resumes stacks stepper stepping stop summary table totals trigger
     abort accept access ack active add address adopt align alignment allowance annotation app appearance apply argument

@@ -170,6 +170,16 @@ def test_a_start_has_one_line() -> None:
     assert board.lines == ["cluster lab: 4 ranks on 2 nodes (a, b) · gloo · ready in 4.2 s"]
 
 
+def test_a_start_elsewhere_shows_what_is_to_be_done_before_anything_is_known_of_it() -> None:
+    clock, board = Clock(), Board()
+    line = StartProgress(board, None, clock)
+    clock.now += 3.0
+    line.update(None, "run this on each node:\necho x | jdist join -")
+    assert board.lines == [f"starting {'╌' * 24} 3 s\nrun this on each node:\necho x | jdist join -"]
+    line.finish(facts("ready", 4), 4.2)
+    assert len(board.lines) == 1
+
+
 def test_a_start_that_cannot_be_replaced_is_said_in_the_end() -> None:
     board = Board(is_live=False)
     line = StartProgress(board, None)
