@@ -5,7 +5,7 @@ import sys
 
 from jdist.client.cluster import Cluster
 from jdist.client.lifecycle.sites import AT
-from jdist.core.errors import CellError, UsageError
+from jdist.core.errors import CellError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch
 from jdist.notebook.batch.rules import exit_code
@@ -43,10 +43,7 @@ def run_command(name: str, words: list[str]) -> int:
             return found
         cluster, words = found.cluster, found.words
     session = Session(TerminalScreen(), {}, "command line")
-    if name == "run":
-        if os.environ.get(AT):
-            raise UsageError(f"a batch job runs where it is started: unset {AT}, or start it in a login there")
-    elif verb.attaches is not never:
+    if name != "run" and verb.attaches is not never:
         named, words = _take("--cluster", words)
         at, words = _take("--at", words)
         host = os.environ.get(AT, "") if at is None else at
@@ -57,7 +54,7 @@ def run_command(name: str, words: list[str]) -> int:
             cluster = ""
     try:
         if cluster:
-            call(session, "attach", [cluster])
+            call(session, "attach", [cluster, "--at="])  # its name says where it is
         elif session.current is None and verb.attaches is not None and verb.attaches(words):
             session.use(Cluster.attach(None, kind=session.kind))
         result = call(session, name, words)
