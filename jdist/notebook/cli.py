@@ -5,7 +5,7 @@ import sys
 
 from jdist.client.cluster import Cluster
 from jdist.client.lifecycle.sites import AT
-from jdist.core.errors import CellError
+from jdist.core.errors import CellError, UsageError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch
 from jdist.notebook.batch.rules import exit_code
@@ -48,7 +48,11 @@ def run_command(name: str, words: list[str]) -> int:
         at, words = _take("--at", words)
         host = os.environ.get(AT, "") if at is None else at
         cluster = named or ""
-        if verb.attaches is not None and verb.attaches(words) and (host or ":" in cluster):
+        if host and name == "doctor" and words:
+            where = f"they are examined from where a cluster of theirs is started: in a login at {host}"
+            raise UsageError(f"jdist doctor --at {host} examines a cluster there, and takes no nodes or drill; {where}")
+        finds = name == "doctor" or (verb.attaches is not None and verb.attaches(words))
+        if finds and (host or ":" in cluster or at is not None):
             python, words = _take("--python", words)
             session.use(Cluster.attach(named, at=host, at_python=python or "", kind=session.kind))
             cluster = ""

@@ -22,6 +22,7 @@ from jdist.client.remote import host as host_module
 from jdist.client.remote.host import RemoteHost
 from jdist.client.threads import bridge
 from jdist.core.errors import LaunchError, UsageError
+from jdist.core.rank_code import cause_fault
 from support.hosts.namespaces import Bed
 from support.hosts.slurmd import Slurm
 from support.hosts.sshd import PASSPHRASE, Sshd
@@ -502,3 +503,35 @@ def test_a_job_there_that_is_held_says_how_to_attach(there: There, jobs: Jobs) -
     assert cluster.run("t.item()").values == {0: 1.0}
     cluster.stop()
     assert job.wait() == 1, job.said
+
+
+def test_nodes_are_added_and_brought_back_there(there: There) -> None:
+    cluster = there.start("a", nproc=1)
+    cluster.run("kept = 5")
+    resized = cluster.add_node(2)
+    assert (resized.world_size, resized.added, resized.renumbered) == (3, (1, 2), {0: 0})
+    assert cluster.run("dist.get_world_size()").values == dict.fromkeys(range(3), 3)
+    with pytest.raises(LaunchError, match=r"^a: there is no launcher 'slrm'"):
+        cluster.add_node(launcher="slrm")
+    with pytest.raises(LaunchError, match=r"^a: --host b: --launcher local chooses the host by itself"):
+        cluster.add_node(host="b")
+    place = cluster.topology.place(2)
+    cluster.run(cause_fault("kill_agent"), ranks=[2], background=True)
+    assert eventually(lambda: not cluster.facts.hostnames[place], 30)
+    cluster.restart()
+    assert cluster.run("dist.get_world_size()").values == dict.fromkeys(range(3), 3)
+    cluster.stop()
+
+
+def test_doctor_there_examines_a_cluster_and_starts_none_here(there: There) -> None:
+    def doctor(*words: str) -> str:
+        command = [sys.executable, "-m", "jdist", "doctor", "--at", "a", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        return done.stdout + done.stderr
+
+    assert "a: there is no cluster to attach to" in doctor()
+    assert "jdist doctor --at a examines a cluster there, and takes no nodes or drill" in doctor("-n", "2")
+    there.start("a", nproc=1).detach()
+    assert "starting a temporary cluster" not in (said := doctor())
+    assert "node 0" in said, said
+    there.clusters[0] = jdist.attach(at="a")
