@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import getpass
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from jdist.core.rank_code import cause_fault
 from support.hosts.namespaces import Bed
 from support.hosts.slurmd import Slurm
 from support.hosts.sshd import PASSPHRASE, Sshd
-from support.jobs import Jobs, jobs_in
+from support.jobs import Jobs, jobs_in, run_words
 from support.waits import eventually
 
 COUNT = "import time\nfor i in range({n}):\n    print('line', i, flush=True)\n    time.sleep(0.1)\ni"
@@ -535,3 +536,25 @@ def test_doctor_there_examines_a_cluster_and_starts_none_here(there: There) -> N
     assert "starting a temporary cluster" not in (said := doctor())
     assert "node 0" in said, said
     there.clusters[0] = jdist.attach(at="a")
+
+
+@pytest.mark.parametrize(("host", "at", "code"), [("a", "begun", 130), ("locked", "passphrase", 130)])
+def test_ctrl_c_in_a_terminal_ends_the_job_there_and_not_the_login_by_itself(
+    jobs: Jobs, host: str, at: str, code: int
+) -> None:
+    waits = "try: time.sleep(1000)\nfinally: print('cleaned up', flush=True)"
+    words = run_words("--at", host, "-n", "1", "train.py", f"print('begun', flush=True)\n{waits}")
+    main, terminal = pty.openpty()
+    ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    with subprocess.Popen(["setsid", "--ctty", "--wait", *words], cwd=jobs.directory, **ends) as job:
+        os.close(terminal)
+        said = ""
+        with contextlib.suppress(OSError):  # the terminal's end
+            while chunk := os.read(main, 4096).decode():
+                if at in chunk and at not in said:
+                    os.write(main, b"\x03")
+                said += chunk
+        os.close(main)
+        assert job.wait(60) == code, said
+    assert "broke" not in said
+    assert ("cleaned up" in said) is (host == "a"), said
