@@ -4,7 +4,7 @@ import os
 import sys
 
 from jdist.client.cluster import Cluster
-from jdist.client.lifecycle.sites import AT
+from jdist.client.lifecycle.sites import AT, split_name
 from jdist.core.errors import CellError, UsageError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch
@@ -46,13 +46,14 @@ def run_command(name: str, words: list[str]) -> int:
     if name != "run" and verb.attaches is not never:
         named, words = _take("--cluster", words)
         at, words = _take("--at", words)
-        host = os.environ.get(AT, "") if at is None else at
+        host, _ = split_name(named, os.environ.get(AT, "") if at is None else at)
         cluster = named or ""
         if host and name == "doctor" and words:
             where = f"they are examined from where a cluster of theirs is started: in a login at {host}"
             raise UsageError(f"jdist doctor --at {host} examines a cluster there, and takes no nodes or drill; {where}")
-        finds = name == "doctor" or (verb.attaches is not None and verb.attaches(words))
-        if finds and (host or ":" in cluster or at is not None):
+        is_doctor_there = bool(host) and name == "doctor"  # no cluster here is needed for that
+        finds = is_doctor_there or (verb.attaches is not None and verb.attaches(words))
+        if finds and (host or at is not None):
             python, words = _take("--python", words)
             session.use(Cluster.attach(named, at=host, at_python=python or "", kind=session.kind))
             cluster = ""

@@ -119,7 +119,7 @@ def run_command(words: Words, environ: Mapping[str, str] = os.environ) -> int | 
     if host and task:
         raise UsageError(
             f"jdist run --at {host}: {task.launcher} started {task.size} copies of this command, which would be the "
-            f"nodes; run it once, with the --launcher of {host}, or without --at if the ranks are to be here"
+            f"nodes; run it once, with the --launcher of {host}, or with --at= if the ranks are to be here"
         )
     cell = cell_of(line.script, is_module=options.module, in_job=True)
     deadline = options.timeout

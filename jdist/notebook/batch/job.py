@@ -210,7 +210,8 @@ def _stop(cluster: Cluster) -> None:
         if not os.environ.get(log.VARIABLE):
             log_path(cluster.name).unlink(missing_ok=True)
     except (JdistError, OSError) as e:
-        tell(f"cluster {cluster.name} could not be stopped: {worded(e) if isinstance(e, JdistError) else e}")
+        why = worded(e) if isinstance(e, JdistError) else e
+        tell(f"cluster {cluster.name} could not be stopped: {why}\n→ jdist stop {cluster.name}")
 
 
 class JobRun:

@@ -558,3 +558,18 @@ def test_ctrl_c_in_a_terminal_ends_the_job_there_and_not_the_login_by_itself(
         assert job.wait(60) == code, said
     assert "broke" not in said
     assert ("cleaned up" in said) is (host == "a"), said
+
+
+def test_a_job_there_outlives_its_command(there: There, jobs: Jobs) -> None:
+    job = jobs.start("--at", "a", "-n", "1", "train.py", COUNT.format(n=100))
+    job.until("line 1")
+    job.signal(signal.SIGKILL)
+    job.wait()
+    cluster = jdist.attach("a:c1")
+    there.clusters.append(cluster)
+    run = cluster.follow(1)
+    assert run.wait(60)
+    assert run.outcomes[0].ok
+    assert cluster.run("i").values == {0: 99}
+    assert cluster.run("import os; os.getcwd()").values == {0: str(Path("~root").expanduser())}
+    cluster.stop()
