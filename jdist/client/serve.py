@@ -1,11 +1,12 @@
 """Serve the tunnel of a client on another host, on standard input and output: ``jdist serve``, which ssh starts.
 
-The clusters are this host's; a start is a process of its own, which goes on when the login ends.
+The clusters are this host's; a command that starts nodes is a process of its own, which goes on when the login ends.
 """
 
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,15 +18,15 @@ from jdist.client import find
 from jdist.client.lifecycle.sites import LocalSite
 from jdist.client.remote.requests import (
     AnyRequest,
-    BeginStart,
-    EndStart,
+    BeginCommand,
+    CommandBegun,
+    CommandOutput,
+    EndCommand,
     FindCluster,
     ListClusters,
-    ReadStart,
+    ReadCommand,
     RemoveLeftovers,
     Revive,
-    StartBegun,
-    StartOutput,
     WaitRemoved,
     encode_answer,
     refusal,
@@ -37,9 +38,9 @@ from jdist.wire.processes import has_ended, start_time
 from jdist.wire.transport.tunnel import Tunnel
 
 _SILENCE = 90.0  # Seconds without a byte after which the client is taken to be gone: one that lives writes every 3 s.
-_OUTPUT = 10.0  # Seconds for which a request for a start's output waits.
+_OUTPUT = 10.0  # Seconds for which a request for a command's output waits.
 _LOOK = 0.1
-_UNDO = 30.0  # Seconds for a start that was interrupted to end what it began.
+_UNDO = 30.0  # Seconds for a command that was interrupted to end what it began.
 _PIECE = 1 << 16  # Bytes.
 
 
@@ -86,41 +87,37 @@ async def _carry_out(request: AnyRequest) -> object:
             await here.wait_removed(connection)
         case RemoveLeftovers(settings):
             await here.remove_leftovers(settings)
-        case BeginStart(words, name):
-            return _begin_start(words, name or find.free_name())
-        case ReadStart(start, offset):
-            return await _read_start(start, offset)
-        case EndStart(start):
-            await _end_start(start)
+        case BeginCommand(verb, words, name):
+            return _begin_command(verb, words, name or find.free_name())
+        case ReadCommand(command, offset):
+            return await _read_command(command, offset)
+        case EndCommand(command):
+            await _end_command(command)
     return True
 
 
-def _start_path(name: str) -> Path:
-    return find.directory() / f"jdist-{name}.start"
-
-
-def _begin_start(words: tuple[str, ...], name: str) -> StartBegun:
-    """Start a cluster in a process that outlives this one, and writes to a file."""
-    path = _start_path(name)
+def _begin_command(verb: str, words: tuple[str, ...], name: str) -> CommandBegun:
+    """Carry out a command in a process that outlives this one, and writes to a file."""
+    path = find.directory() / f"jdist-{name}-{secrets.token_hex(4)}.{verb}"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    command = [sys.executable, "-P", "-m", "jdist", "start", "--name", name, *words]
+    own = ["--name" if verb == "start" else "--cluster", name, "--at="]  # here, whatever JDIST_AT says
+    command = [sys.executable, "-P", "-m", "jdist", verb, *own, *words]
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
-        starter = subprocess.Popen(
+        process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    started = start_time(starter.pid)
-    reap(starter)
-    return StartBegun(name, starter.pid, started)
+    started = start_time(process.pid)
+    reap(process)
+    return CommandBegun(name, process.pid, started, str(path))
 
 
-async def _read_start(start: StartBegun, offset: int) -> StartOutput:
-    """What the start has written from there on, once there is something or it has ended."""
-    path = _start_path(start.name)
+async def _read_command(command: CommandBegun, offset: int) -> CommandOutput:
+    """What the command has written from there on, once there is something or it has ended."""
+    path = Path(command.file)
     is_over = False
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_OUTPUT):
-            while not (is_over := has_ended(start.pid, start.started)):
+            while not (is_over := has_ended(command.pid, command.started)):
                 if b"\n" in _read_from(path, offset):
                     break
                 await asyncio.sleep(_LOOK)
@@ -128,8 +125,8 @@ async def _read_start(start: StartBegun, offset: int) -> StartOutput:
     whole = data if is_over else data[: data.rfind(b"\n") + 1]
     is_last = is_over and len(data) < _PIECE
     if is_last:
-        path.unlink(missing_ok=True)
-    return StartOutput(whole.decode(errors="replace"), offset + len(whole), is_last)
+        _remove_output(command)
+    return CommandOutput(whole.decode(errors="replace"), offset + len(whole), is_last)
 
 
 def _read_from(path: Path, offset: int) -> bytes:
@@ -139,13 +136,17 @@ def _read_from(path: Path, offset: int) -> bytes:
     return b""
 
 
-async def _end_start(start: StartBegun) -> None:
-    """Interrupt a start, and wait until it has ended what it began."""
+async def _end_command(command: CommandBegun) -> None:
+    """Interrupt a command, and wait until it has ended what it began."""
     with contextlib.suppress(ProcessLookupError):
-        if not has_ended(start.pid, start.started):
-            os.kill(start.pid, signal.SIGINT)
+        if not has_ended(command.pid, command.started):
+            os.kill(command.pid, signal.SIGINT)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_UNDO):
-            while not has_ended(start.pid, start.started):  # noqa: ASYNC110 — it may not be a child of this process
+            while not has_ended(command.pid, command.started):  # noqa: ASYNC110 — it may not be a child of this process
                 await asyncio.sleep(_LOOK)
-    _start_path(start.name).unlink(missing_ok=True)
+    _remove_output(command)
+
+
+def _remove_output(command: CommandBegun) -> None:
+    Path(command.file).unlink(missing_ok=True)

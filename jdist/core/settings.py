@@ -107,9 +107,15 @@ class StartOptions(Struct, frozen=True):
     idle_timeout: Annotated[
         float | None, Option("how long it runs without a notebook; default 1h", is_copied=False)
     ] = None
+    output_lines: Annotated[
+        int | None, Option("lines of each rank's stream that a run shows; default 2000", metavar="N", is_copied=False)
+    ] = None
     on_death: Annotated[OnDeath, Option("what to do when a rank dies", is_copied=False)] = "replace"
     warm: Annotated[bool, Option("import nothing in advance on idle nodes", is_copied=False)] = True
     fork: Annotated[bool, Option("start workers as fresh interpreters")] = True
+
+
+LIMIT_OPTIONS = ("idle_timeout", "output_lines")  # Options that are limits of the settings; None: the settings' own.
 
 
 class DeclaredOption(Struct, frozen=True):

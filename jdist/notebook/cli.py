@@ -4,7 +4,7 @@ import os
 import sys
 
 from jdist.client.cluster import Cluster
-from jdist.client.lifecycle.sites import AT
+from jdist.client.lifecycle.sites import AT, split_name
 from jdist.core.errors import CellError, UsageError
 from jdist.core.quantities import HelpWanted
 from jdist.notebook.batch import command as batch
@@ -43,21 +43,23 @@ def run_command(name: str, words: list[str]) -> int:
             return found
         cluster, words = found.cluster, found.words
     session = Session(TerminalScreen(), {}, "command line")
-    if name == "run":
-        if os.environ.get(AT):
-            raise UsageError(f"a batch job runs where it is started: unset {AT}, or start it in a login there")
-    elif verb.attaches is not never:
+    if name != "run" and verb.attaches is not never:
         named, words = _take("--cluster", words)
         at, words = _take("--at", words)
-        host = os.environ.get(AT, "") if at is None else at
+        host, _ = split_name(named, os.environ.get(AT, "") if at is None else at)
         cluster = named or ""
-        if verb.attaches is not None and verb.attaches(words) and (host or ":" in cluster):
+        if host and name == "doctor" and words:
+            where = f"they are examined from where a cluster of theirs is started: in a login at {host}"
+            raise UsageError(f"jdist doctor --at {host} examines a cluster there, and takes no nodes or drill; {where}")
+        is_doctor_there = bool(host) and name == "doctor"  # no cluster here is needed for that
+        finds = is_doctor_there or (verb.attaches is not None and verb.attaches(words))
+        if finds and (host or at is not None):
             python, words = _take("--python", words)
             session.use(Cluster.attach(named, at=host, at_python=python or "", kind=session.kind))
             cluster = ""
     try:
         if cluster:
-            call(session, "attach", [cluster])
+            call(session, "attach", [cluster, "--at="])  # its name says where it is
         elif session.current is None and verb.attaches is not None and verb.attaches(words):
             session.use(Cluster.attach(None, kind=session.kind))
         result = call(session, name, words)

@@ -12,7 +12,7 @@ from jdist.core.errors import UsageError
 from jdist.core.messages.runs import CellSpec
 from jdist.core.profile import parse_schedule
 from jdist.core.quantities import ArgumentParser, expression, parse_count, parse_duration
-from jdist.core.settings import DeclaredOption, StartOptions, declared_options
+from jdist.core.settings import LIMIT_OPTIONS, DeclaredOption, StartOptions, declared_options
 from jdist.launch.hosts import read_hostfile
 from jdist.notebook.text.remedy_text import typed
 
@@ -92,6 +92,14 @@ def add_start_options(p: ArgumentParser, wait: str = "--timeout") -> None:
             p.add_argument("--hostfile", metavar="F", help=hosts)
 
 
+def add_at_options(p: ArgumentParser) -> None:
+    """At which host a cluster is, and which Python is started there."""
+    p.add_argument("--at", metavar="HOST", help="the host it is on, behind ssh")
+    python = "the Python at that host, or its conda environment"
+    p.add_argument("--python", metavar="PATH|NAME", default="", help=python)
+    p.add_argument("--install", action="store_true", help="make an environment with jdist there if it is missing")
+
+
 def _add_option(p: ArgumentParser, option: DeclaredOption, word: str) -> None:
     """Add a declared option; ``word`` is how it is written, if not as its name."""
     plain = option.name.replace("_", "-")
@@ -145,6 +153,4 @@ def start_options(o: argparse.Namespace) -> dict[str, Any]:
         env[name] = value
     own = {"launcher_args": o.rest, "env": env, "hosts": o.hosts if o.hostfile is None else read_hostfile(o.hostfile)}
     options = {name: getattr(o, name) for name in StartOptions.__struct_fields__ if name not in own} | own
-    if o.idle_timeout is None:
-        del options["idle_timeout"]  # the settings' own
-    return options
+    return {name: value for name, value in options.items() if name not in LIMIT_OPTIONS or value is not None}

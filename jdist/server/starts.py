@@ -18,7 +18,7 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting, describe_missing
 from jdist.core.errors import JdistError, UsageError, nearest
 from jdist.core.messages.status import ClusterFacts, Notice
-from jdist.core.settings import Host, StartOptions
+from jdist.core.settings import LIMIT_OPTIONS, Host, StartOptions
 from jdist.launch.base import LauncherForm, find_launcher
 from jdist.launch.hosts import parse_hosts
 from jdist.server.snapshots import AddingRow, ClusterSnapshot, redacted
@@ -56,9 +56,7 @@ class Policy(Struct, frozen=True):
         if self.max_ranks:
             self.check_ranks(ranks_here + _count(start, launcher))
         arguments = {**msgspec.structs.asdict(start), "launcher": launcher}
-        if start.idle_timeout is None:
-            del arguments["idle_timeout"]
-        return arguments
+        return {name: value for name, value in arguments.items() if name not in LIMIT_OPTIONS or value is not None}
 
     def check_ranks(self, ranks: int) -> None:
         """Raises UsageError if more ranks would run than are allowed."""

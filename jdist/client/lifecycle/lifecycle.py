@@ -325,6 +325,12 @@ class ClusterLifecycle:
                 return link
 
     @property
+    def remote_site(self) -> RemoteSite:
+        """The site of a cluster at another host."""
+        assert isinstance(self.site, RemoteSite)
+        return self.site
+
+    @property
     def settings(self) -> Settings | None:
         """The settings that the cluster was started with, if they are known at its site."""
         if self.site.host is not None:

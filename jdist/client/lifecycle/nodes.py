@@ -10,6 +10,7 @@ from jdist.client import find
 from jdist.client.attachment import Attachment, Ranks
 from jdist.client.history import Annotation
 from jdist.client.lifecycle.lifecycle import ClusterLifecycle
+from jdist.client.lifecycle.sites import split_name
 from jdist.client.lifecycle.start import OnWaiting, Started, Waiting, plan_launch, print_waiting, wait_launched
 from jdist.client.link import CONTROLLER, body_of, new_request
 from jdist.client.sync import SyncedCode
@@ -24,6 +25,8 @@ from jdist.core.messages.membership import (
     Resized,
     Restart,
 )
+from jdist.core.messages.status import ClusterFacts, StatusReport, StatusRequest
+from jdist.core.quantities import format_count
 from jdist.core.ranks import describe_ranks
 from jdist.core.settings import REFORM_TIMEOUT, Host, Settings
 from jdist.launch.base import Launcher, find_launcher
@@ -49,7 +52,7 @@ class Nodes:
         asked = chosen = self._attachment.select(ranks)
         gone = sorted({n for n in map(topology.place, chosen) if not hostnames[n]})
         if gone:
-            await self._relaunch(gone)
+            await (self._relaunch(gone) if self._attachment.link.host is None else self._relaunch_there(gone))
             chosen = tuple(r for r in chosen if topology.place(r) not in gone)
         if chosen:
             await self._attachment.link.request(Restart(new_request(), chosen), object, REFORM_TIMEOUT)
@@ -64,8 +67,7 @@ class Nodes:
         charter = find.charter_of(link.connection)
         if charter is None:
             by = charter_path(find.directory(), name)
-            where = f"by {by}" if link.host is None else f"in a login at {link.host.name}"
-            raise UsageError(f"{nodes} of cluster {name} can be brought back from the controller's host only, {where}")
+            raise UsageError(f"{nodes} of cluster {name} can be brought back from the controller's host only, by {by}")
         plan = plan_launch(charter.settings, controller=link.connection.pid)
         launcher = self._lifecycle.launcher or find_launcher(charter.settings.launcher)(plan)
         launcher.node_names = () if link.facts is None else link.facts.launcher_names
@@ -80,6 +82,24 @@ class Nodes:
             await Started(link, launcher).wait_formed(REFORM_TIMEOUT, None, node_ranks)
         finally:
             await launcher.release()
+
+    async def _relaunch_there(self, node_ranks: Sequence[int]) -> None:
+        """Have the controller's host, where the launcher is, start another agent for each of these nodes."""
+        said: list[str] = []
+        ranks = [r for n in node_ranks for r in self._attachment.facts.topology.ranks_at(n)]
+        await self._carry_out_there("restart", [f"--ranks={','.join(map(str, ranks))}"], said.append)
+        facts = await self._facts_now()
+        if any(not facts.hostnames[n] for n in node_ranks):
+            raise LaunchError(self._lifecycle.remote_site.failure(said, "the restart"))
+
+    async def _carry_out_there(self, verb: str, words: Sequence[str], on_text: Callable[[str], object]) -> None:
+        """Carry out a command on this cluster at the controller's host. Raises ConnectionLost."""
+        _, name = split_name(self._attachment.link.connection.name)
+        await self._lifecycle.remote_site.carry_out(verb, words, name or "", on_text)
+
+    async def _facts_now(self) -> ClusterFacts:
+        """The facts of the cluster, after all that has been answered."""
+        return (await self._attachment.link.request(StatusRequest(new_request()), StatusReport)).facts
 
     async def invite(self, seconds: float | None = None, *, revoke: bool = False) -> str:
         """A line with which agents join this cluster, on any host, for ``seconds`` (default: a day). It holds keys.
@@ -117,8 +137,10 @@ class Nodes:
         if nproc is not None and nproc < 1:
             raise UsageError(f"a node has at least one rank, not {nproc}")
         if self._attachment.link.host is not None:
-            here, there = self._attachment.link.connection.name, self._attachment.link.host.name
-            raise UsageError(f"nodes are added to cluster {here} in a login at {there}, where its launcher is")
+            options = {"nproc-per-node": nproc, "host": host, "launcher": launcher, "timeout": timeout}
+            words = [f"--{name}={value}" for name, value in options.items() if value not in (None, "")]
+            words += [*["--no-fork"] * (fork is False), *(["--", *launcher_args] if launcher_args else [])]
+            return await self._add_node_there(words, on_progress or print_waiting)
         link = self._attachment.link
         charter = find.charter_of(link.connection)
         settings = charter.settings if charter is not None else Settings(name=link.connection.name)
@@ -136,6 +158,24 @@ class Nodes:
         self._attachment.history.add(Annotation("a node added"))
         await self._code.settled()
         return resized
+
+    async def _add_node_there(self, words: Sequence[str], on_progress: OnWaiting) -> Resized:
+        """Have the controller's host, where the launcher is, add a node as ``jdist add-node`` with these words does."""
+        before, said = self._attachment.facts.topology.world_size, list[str]()
+
+        def hear(text: str) -> None:
+            said.extend(text.splitlines())
+            on_progress(Waiting(text, is_instruction=True))  # or a note; there it is not said which
+
+        await self._carry_out_there("add-node", words, hear)
+        after = (await self._facts_now()).topology.world_size
+        if after <= before:
+            raise LaunchError(self._lifecycle.remote_site.failure(said, "add-node"))
+        self._attachment.history.add(Annotation("a node added"))
+        await self._code.settled()
+        added = tuple(range(before, after))
+        note = f"{describe_ranks(added)} added; the world has {format_count(after, 'rank')}"
+        return Resized(after, {rank: rank for rank in range(before)}, added, (note,))
 
     async def _launch_node(
         self, settings: Settings, message: AddNode, host: Host | None, controller: int, on_progress: OnWaiting

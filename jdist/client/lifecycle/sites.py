@@ -5,7 +5,7 @@ A cluster of another site is called ``HOST:NAME``.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -14,17 +14,17 @@ from jdist.client import find
 from jdist.client.lifecycle.start import OnWaiting, Waiting, plan_launch, start_controller
 from jdist.client.remote.host import RemoteHost, remote_host
 from jdist.client.remote.requests import (
-    BeginStart,
-    EndStart,
+    BeginCommand,
+    CommandBegun,
+    CommandOutput,
+    EndCommand,
     FindCluster,
     Known,
     ListClusters,
     Reached,
-    ReadStart,
+    ReadCommand,
     RemoveLeftovers,
     Revive,
-    StartBegun,
-    StartOutput,
     WaitRemoved,
 )
 from jdist.core.errors import ConnectionLost, LaunchError, ProtocolError, Remedy, UsageError
@@ -192,37 +192,55 @@ class RemoteSite:
 
         When this is cancelled, the start is interrupted, and ends what it has begun.
         """
-        start = await self._host.ask(BeginStart(tuple(words), name), StartBegun)
         said: list[str] = []
         last = ""  # The last line, that the cluster is ready, is said here.
+
+        def hear(text: str) -> None:
+            nonlocal last
+            for line in text.splitlines():
+                if last.startswith(RUN):
+                    on_waiting(Waiting(f"{last}\n{line}", is_instruction=True))
+                    last = ""
+                    continue
+                if last:
+                    on_waiting(Waiting(last))
+                    said.append(last)
+                last = line
+
+        name = await self.carry_out("start", words, name, hear)
+        if name not in await self.clusters_there():
+            raise LaunchError(self.failure([*said, *filter(None, [last])], "the start"))
+        return name
+
+    async def carry_out(self, verb: str, words: Sequence[str], name: str, on_text: Callable[[str], object]) -> str:
+        """Carry out a command there, on a cluster as it is called there; returns its name.
+
+        It goes on there if the connection breaks. ``on_text`` gets what it writes, in whole lines, which alone say how
+        it ended. When this is cancelled, the command is interrupted, and ends what it has begun. Raises ConnectionLost.
+        """
+        command = await self._host.ask(BeginCommand(verb, tuple(words), name), CommandBegun)
         offset, is_over = 0, False
         try:
             while not is_over:
                 try:
-                    output = await self._host.ask(ReadStart(start, offset), StartOutput)
+                    output = await self._host.ask(ReadCommand(command, offset), CommandOutput)
                 except ConnectionLost as e:  # it goes on there
                     if self._host.state == "closed":
                         raise
-                    on_waiting(Waiting(e.message))
+                    on_text(e.message)
                     await asyncio.sleep(1.0)
                     continue
                 offset, is_over = output.offset, output.is_over
-                for line in output.text.splitlines():
-                    if last.startswith(RUN):
-                        on_waiting(Waiting(f"{last}\n{line}", is_instruction=True))
-                        last = ""
-                        continue
-                    if last:
-                        on_waiting(Waiting(last))
-                        said.append(last)
-                    last = line
+                if output.text:
+                    on_text(output.text.rstrip())
         except asyncio.CancelledError:
-            await asyncio.shield(self._host.ask(EndStart(start), bool, _REVIVED))
+            await asyncio.shield(self._host.ask(EndCommand(command), bool, _REVIVED))
             raise
-        if start.name not in await self.clusters_there():
-            why = " / ".join([*said, last][-_LAST_LINES:])
-            raise LaunchError(f"{self._host.name}: {why or 'the start ended without a word'}")
-        return start.name
+        return command.name
+
+    def failure(self, said: Sequence[str], what: str) -> str:
+        """Why a command failed, by the last lines that it wrote."""
+        return f"{self._host.name}: {' / '.join(said[-_LAST_LINES:]) or f'{what} ended without a word'}"
 
     async def clusters_there(self) -> set[str]:
         """The names of the clusters, as they are called there."""

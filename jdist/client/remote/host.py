@@ -466,7 +466,9 @@ class _Login:
             tunnel.data_received(rest)
 
     def _start(self, words: list[str], environment: dict[str, str], *, own_session: bool) -> None:
-        """Start ssh with its input and output at a socket."""
+        """Start ssh with its input and output at a socket. In the terminal's session, Ctrl-C is for this process."""
+        if not own_session:
+            words = ["sh", "-c", "trap '' INT; exec \"$@\"", words[0], *words]
         self._socket, ssh_end = socket.socketpair()
         self._socket.setblocking(False)
         end, env = ssh_end.fileno(), {**os.environ, **environment}

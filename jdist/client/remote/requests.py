@@ -48,24 +48,25 @@ class RemoveLeftovers(Request, frozen=True):
     settings: Settings
 
 
-class BeginStart(Request, frozen=True):
-    """Start a cluster there as ``jdist start`` with these words; without a ``name``, under a free one."""
+class BeginCommand(Request, frozen=True):
+    """Carry out ``jdist VERB`` there, on the cluster ``name``; for a start, "" is any name that is free."""
 
+    verb: str
     words: tuple[str, ...]
     name: str
 
 
-class ReadStart(Request, frozen=True):
-    """Ask for what a start has written from ``offset`` on, once there is something or it has ended."""
+class ReadCommand(Request, frozen=True):
+    """Ask for what a command has written from ``offset`` on, once there is something or it has ended."""
 
-    start: "StartBegun"
+    command: "CommandBegun"
     offset: int
 
 
-class EndStart(Request, frozen=True):
-    """Interrupt a start, which ends what it has begun."""
+class EndCommand(Request, frozen=True):
+    """Interrupt a command, which ends what it has begun."""
 
-    start: "StartBegun"
+    command: "CommandBegun"
 
 
 class Known(Struct, frozen=True):
@@ -85,16 +86,17 @@ class Reached(Struct, frozen=True):
     is_new: bool
 
 
-class StartBegun(Struct, frozen=True):
-    """A start under way: the cluster's name, and the process that starts it."""
+class CommandBegun(Struct, frozen=True):
+    """A command under way: the cluster's name, its process, and the file to which it writes."""
 
     name: str
     pid: int
     started: int
+    file: str
 
 
-class StartOutput(Struct, frozen=True):
-    """What a start has written, and up to which offset; ``is_over``: it has ended."""
+class CommandOutput(Struct, frozen=True):
+    """What a command has written, and up to which offset; ``is_over``: it has ended."""
 
     text: str
     offset: int
@@ -115,7 +117,7 @@ class Refusal(Struct, frozen=True):
 
 _KINDS = {kind.__name__: kind for kind in (UsageError, LaunchError, ConnectionLost, ProtocolError)}
 _OfClusters = ListClusters | FindCluster | Revive | WaitRemoved | RemoveLeftovers
-AnyRequest = Ping | _OfClusters | BeginStart | ReadStart | EndStart
+AnyRequest = Ping | _OfClusters | BeginCommand | ReadCommand | EndCommand
 
 
 class Answer(Struct, frozen=True):

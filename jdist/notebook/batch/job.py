@@ -49,7 +49,7 @@ from jdist.notebook.batch.rules import (
 from jdist.notebook.session import Session
 from jdist.notebook.text.markup import naming
 from jdist.notebook.text.remedy_text import worded
-from jdist.notebook.verbs.lifecycle import start_cluster
+from jdist.notebook.verbs.lifecycle import start_cluster, start_cluster_at
 from jdist.wire import log
 
 _WAIT = "300"  # Seconds for the first task to write the line.
@@ -134,6 +134,8 @@ class Job(Struct, frozen=True):
     holds: bool = False
     hold_for: float = 8 * 3600.0
     timeout: float | None = None  # Seconds for the script.
+    at: str = ""  # The host, behind ssh, at which the cluster is started; "": this one.
+    hostfile: str | None = None  # There.
 
 
 class EndSignal(KeyboardInterrupt):
@@ -179,8 +181,7 @@ def run_job(job: Job) -> int:
     code = FAILED
     with Signals() as signals:
         try:
-            limits = {"until": os.getpid(), "output_lines": _LINES}
-            cluster = start_cluster(session, {**job.start, **limits})
+            cluster = _start(session, job)
             job_run = JobRun(job, cluster, signals)
             try:
                 code = job_run.follow()
@@ -194,6 +195,14 @@ def run_job(job: Job) -> int:
     return SIGNALLED + signals.first if signals.first else code
 
 
+def _start(session: Session, job: Job) -> Cluster:
+    """The cluster ends with this process, unless it is at another host, where it outlasts a computer that sleeps."""
+    options = {"output_lines": _LINES, **job.start}
+    if job.at:
+        return start_cluster_at(session, job.at, options, job.hostfile)
+    return start_cluster(session, {**options, "until": os.getpid()})
+
+
 def _stop(cluster: Cluster) -> None:
     cluster.asynchronous.watch(lambda message: tell(worded(message)) if isinstance(message, Notice) else None)
     try:
@@ -201,7 +210,8 @@ def _stop(cluster: Cluster) -> None:
         if not os.environ.get(log.VARIABLE):
             log_path(cluster.name).unlink(missing_ok=True)
     except (JdistError, OSError) as e:
-        tell(f"cluster {cluster.name} could not be stopped: {worded(e) if isinstance(e, JdistError) else e}")
+        why = worded(e) if isinstance(e, JdistError) else e
+        tell(f"cluster {cluster.name} could not be stopped: {why}\n→ jdist stop {cluster.name}")
 
 
 class JobRun:
@@ -327,7 +337,9 @@ def _how_to_attach(cluster: Cluster) -> list[str]:
     """What to type, and where."""
     attach, stop, host = f"%dist attach {cluster.name}", f"jdist stop {cluster.name}", socket.gethostname()
     where = f"in a notebook on {host}, or on any host with this home directory"
-    if not cluster.asynchronous.link.connection.public_port:
+    if (behind_ssh := cluster.asynchronous.link.host) is not None:
+        where = f"in a notebook on any host from which ssh reaches {behind_ssh.name}"
+    elif not cluster.asynchronous.link.connection.public_port:
         where = f"in a notebook on {host} (other hosts can attach only with --bind '*')"
     width = max(len(attach), len(stop))
     return [f"→ {attach:<{width}}  {where}", f"→ {stop:<{width}}  in a shell"]

@@ -22,7 +22,7 @@ from jdist.core.quantities import format_count
 from jdist.core.ranks import RankSet
 from jdist.core.settings import Settings
 from jdist.core.table import Table
-from jdist.notebook.options import add_start_options, at_dashes, start_options
+from jdist.notebook.options import add_at_options, add_start_options, at_dashes, start_options
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.progress import StartProgress
 from jdist.notebook.session import Session
@@ -31,18 +31,13 @@ from jdist.notebook.text.remedy_text import arrows, typed, worded
 from jdist.notebook.verbs.registry import never, option, verb
 
 _NAME = option("name", nargs="?", help="the cluster's name")
-_AT = option("--at", metavar="HOST", help="the host it is on, behind ssh")
-_PYTHON = option("--python", metavar="PATH|NAME", default="", help="the Python at that host, or its conda environment")
-_INSTALL = option("--install", action="store_true", help="make an environment with jdist there if it is missing")
 _UNDO = 20.0  # Seconds for a start that is interrupted to end what it began.
 
 
 @verb(
     "start",
     add_start_options,
-    _AT,
-    _PYTHON,
-    _INSTALL,
+    add_at_options,
     option("--keep", action="store_true", help="leave what an earlier kernel of this notebook has started"),
     attaches=never,
     split=at_dashes,
@@ -56,7 +51,7 @@ def start(s: Session, o: Namespace) -> None:
     If this notebook uses a cluster that was started with the same options, that goes on. One that an earlier kernel of
     this notebook has started with them is stopped first, unless it is in use, or --keep is given, or JDIST_KEEP is set.
     """
-    o.at, _ = _host(o)
+    o.at, _ = host_of(o)
     hostfile, o.hostfile = o.hostfile if o.at else None, None if o.at else o.hostfile
     options = start_options(o)
     settings = make_settings(**{name: value for name, value in options.items() if name != "timeout"})
@@ -73,12 +68,10 @@ def start(s: Session, o: Namespace) -> None:
         if not o.at:
             start_cluster(s, {**options, "keep": True})
             return
-        words = start_words({n: value for n, value in options.items() if n not in ("launcher_args", "name")})
-        words += [*(["--hostfile", hostfile] if hostfile else []), *(["--", *o.rest] if o.rest else [])]
-        _start_by(s, partial(start_at, o.at, words, o.name), options.get("timeout"))
+        start_cluster_at(s, o.at, options, hostfile)
 
 
-def _host(o: Namespace, name: str | None = None) -> tuple[str, str | None]:
+def host_of(o: Namespace, name: str | None = None) -> tuple[str, str | None]:
     """The host that the user names, or the environment, "" for this one; and the cluster's name there.
 
     It is remembered which Python is to be started at the host.
@@ -149,6 +142,13 @@ def start_cluster(s: Session, options: dict[str, Any]) -> Cluster:
     return _start_by(s, partial(AsyncCluster.start, **options), options.get("timeout"))
 
 
+def start_cluster_at(s: Session, host: str, options: dict[str, Any], hostfile: str | None) -> Cluster:
+    """Start a cluster at another host, as :func:`start_cluster` does here; ``hostfile`` is a path there."""
+    own = {name: value for name, value in options.items() if name not in ("launcher_args", "name")}
+    words = [*(["--hostfile", hostfile] if hostfile else []), *start_words(own, options["launcher_args"])]
+    return _start_by(s, partial(start_at, host, words, options["name"]), options.get("timeout"))
+
+
 def _start_by(s: Session, begin: Callable[..., Coroutine[Any, Any, AsyncCluster]], timeout: float | None) -> Cluster:
     events: queue.SimpleQueue[Progress] = queue.SimpleQueue()
     cluster = Cluster(_show_start(s, begin(kind=s.kind, on_progress=events.put), events, timeout))
@@ -192,11 +192,11 @@ def _show_start(s: Session, work: Any, events: queue.SimpleQueue[Progress], time
     return cluster
 
 
-@verb("attach", _NAME, _AT, _PYTHON, _INSTALL, attaches=never)
+@verb("attach", _NAME, add_at_options, attaches=never)
 def attach(s: Session, o: Namespace) -> None:
     """use a running cluster, after a kernel restart or from a second notebook: attach [NAME] [--at HOST]"""
     attached = s.attached
-    host, name = _host(o, o.name)
+    host, name = host_of(o, o.name)
     asked = f"{host}:{name or ''}" if host else name
     if attached is not None and asked in (None, attached.name):
         s.echo(f"cluster {attached.name} is in use here already")
@@ -228,11 +228,11 @@ def _follow_unfinished(s: Session, cluster: Cluster) -> None:
             RunDisplay(cluster, s.last_run, s.screen, notices=[notice], namespace=s.namespace).follow_in_background()
 
 
-@verb("list", _AT, _PYTHON, _INSTALL, attaches=never)
+@verb("list", add_at_options, attaches=never)
 def list_(s: Session, o: Namespace) -> None:
     """list this user's running clusters: list [--at HOST]"""
     rows = []
-    host, _ = _host(o)
+    host, _ = host_of(o)
     for known in bridge().call(list_at(host)).values():
         c = known.connection
         gone = f"gone, restartable for {known.seconds_left:.0f} s: {typed('attach')} {c.name}"
@@ -258,16 +258,14 @@ def detach(s: Session, _: Namespace) -> None:
 @verb(
     "stop",
     _NAME,
-    _AT,
-    _PYTHON,
-    _INSTALL,
+    add_at_options,
     option("--now", action="store_true", help="kill the ranks: no exit function runs"),
     attaches=never,
 )
 def stop(s: Session, o: Namespace) -> None:
     """end a cluster with all its processes: stop [NAME] [--at HOST] [--now]"""
     current = s.current
-    host, name = _host(o, o.name)
+    host, name = host_of(o, o.name)
     is_plain = o.name is None and o.at is None
     if current is not None and (is_plain or _is_meant(current.name, host, name)):
         if s.attached is None:

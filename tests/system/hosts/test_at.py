@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import getpass
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -22,9 +23,11 @@ from jdist.client.remote import host as host_module
 from jdist.client.remote.host import RemoteHost
 from jdist.client.threads import bridge
 from jdist.core.errors import LaunchError, UsageError
+from jdist.core.rank_code import cause_fault
 from support.hosts.namespaces import Bed
 from support.hosts.slurmd import Slurm
 from support.hosts.sshd import PASSPHRASE, Sshd
+from support.jobs import Jobs, jobs_in, run_words
 from support.waits import eventually
 
 COUNT = "import time\nfor i in range({n}):\n    print('line', i, flush=True)\n    time.sleep(0.1)\ni"
@@ -427,3 +430,146 @@ def test_a_login_that_is_cancelled_leaves_nothing_and_the_next_one_works(there: 
             jdist.attach(at="a")
         assert eventually(lambda: connection("a").state == "closed")
     assert eventually(lambda: not there.sshd.sessions())
+
+
+SCRIPT = """
+import os, sys, time
+import torch, torch.distributed as dist
+import helper
+t = torch.ones(1)
+dist.all_reduce(t)
+print("sum", int(t), helper.name, sys.argv[1:], flush=True)
+exec(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def jobs(there: There, tmp_path: Path) -> Iterator[Jobs]:
+    for jobs in jobs_in(tmp_path):
+        jobs.script("train.py", SCRIPT)
+        jobs.script("helper.py", "name = 'a helper'")
+        jobs.script("tool.py", "import helper, sys\nprint(__name__, helper.name)\nsys.exit(5)")
+        yield jobs
+
+
+def test_a_job_there_prints_here_and_leaves_nothing(jobs: Jobs) -> None:
+    job = jobs.start("--at", "a", "-n", "2", "train.py", "if dist.get_rank() == 1: sys.exit(7)")
+    assert job.wait() == 7, job.said
+    assert {line.partition("] ")[2][:14] for line in job.out} == {"sum 2 a helper"}, job.said
+    job = jobs.start("-n", "1", "-m", "tool", env={**os.environ, "JDIST_AT": "a"})
+    assert job.wait() == 5, job.said
+    assert job.out == ["[0] __main__ a helper"]
+    job = jobs.start("--at", "a", "--hostfile", "/no/hosts", "--launcher", "ssh", "train.py", "pass")
+    assert job.wait() == 1, job.said
+    assert "/no/hosts" in job.said
+
+
+def test_a_job_there_misses_nothing_while_its_login_is_broken_and_ends_by_a_signal(jobs: Jobs) -> None:
+    def break_login() -> None:
+        for child in psutil.Process(job.pid).children(recursive=True):
+            if child.name() == "ssh":
+                child.kill()
+
+    job = jobs.start("--at", "a", "-n", "1", "train.py", COUNT.format(n=50))
+    job.until("line 3")
+    break_login()
+    assert job.wait() == 0, job.said
+    assert [line for line in job.out if "line" in line][1:] == [f"[0] line {n}" for n in range(50)]
+    assert "is back after" in job.said
+
+    waits = "try: time.sleep(1000)\nfinally: print('cleaned up', flush=True)"
+    job = jobs.start("--at", "a", "-n", "1", "train.py", waits)
+    job.until("sum 1")
+    break_login()
+    job.signal(signal.SIGTERM)
+    assert job.wait() == 143, job.said
+    assert "[0] cleaned up" in job.out, job.said
+
+
+def test_a_script_runs_in_the_live_session_of_a_cluster_there(there: There, jobs: Jobs) -> None:
+    cluster = there.start("a")
+    cluster.run("kept = 4")
+    for words in (["--at", "a", "train.py"], ["-r", "0-1", "--cluster", "a:c1", "train.py"]):
+        job = jobs.start(*words, "import __main__; done = True")
+        assert job.wait() == 0, job.said
+        assert "ranks 0-1" in job.said or "[0-1]" in job.said, job.said
+    assert cluster.run("kept, done").values == dict.fromkeys(range(2), (4, True))
+    cluster.stop()
+
+
+def test_a_job_there_that_is_held_says_how_to_attach(there: There, jobs: Jobs) -> None:
+    job = jobs.start("--at", "a", "-n", "1", "--name", "held", "--hold", "train.py", "1 / 0")
+    job.until(r"%dist attach a:held  +in a notebook on any host from which ssh reaches a")
+    cluster = jdist.attach("a:held")
+    assert cluster.run("t.item()").values == {0: 1.0}
+    cluster.stop()
+    assert job.wait() == 1, job.said
+
+
+def test_nodes_are_added_and_brought_back_there(there: There) -> None:
+    cluster = there.start("a", nproc=1)
+    cluster.run("kept = 5")
+    resized = cluster.add_node(2)
+    assert (resized.world_size, resized.added, resized.renumbered) == (3, (1, 2), {0: 0})
+    assert cluster.run("dist.get_world_size()").values == dict.fromkeys(range(3), 3)
+    with pytest.raises(LaunchError, match=r"^a: there is no launcher 'slrm'"):
+        cluster.add_node(launcher="slrm")
+    with pytest.raises(LaunchError, match=r"^a: --host b: --launcher local chooses the host by itself"):
+        cluster.add_node(host="b")
+    place = cluster.topology.place(2)
+    cluster.run(cause_fault("kill_agent"), ranks=[2], background=True)
+    assert eventually(lambda: not cluster.facts.hostnames[place], 30)
+    cluster.restart()
+    assert cluster.run("dist.get_world_size()").values == dict.fromkeys(range(3), 3)
+    cluster.stop()
+
+
+def test_doctor_there_examines_a_cluster_and_starts_none_here(there: There) -> None:
+    def doctor(*words: str) -> str:
+        command = [sys.executable, "-m", "jdist", "doctor", "--at", "a", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        return done.stdout + done.stderr
+
+    assert "a: there is no cluster to attach to" in doctor()
+    assert "jdist doctor --at a examines a cluster there, and takes no nodes or drill" in doctor("-n", "2")
+    there.start("a", nproc=1).detach()
+    assert "starting a temporary cluster" not in (said := doctor())
+    assert "node 0" in said, said
+    there.clusters[0] = jdist.attach(at="a")
+
+
+@pytest.mark.parametrize(("host", "at", "code"), [("a", "begun", 130), ("locked", "passphrase", 130)])
+def test_ctrl_c_in_a_terminal_ends_the_job_there_and_not_the_login_by_itself(
+    jobs: Jobs, host: str, at: str, code: int
+) -> None:
+    waits = "try: time.sleep(1000)\nfinally: print('cleaned up', flush=True)"
+    words = run_words("--at", host, "-n", "1", "train.py", f"print('begun', flush=True)\n{waits}")
+    main, terminal = pty.openpty()
+    ends = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    with subprocess.Popen(["setsid", "--ctty", "--wait", *words], cwd=jobs.directory, **ends) as job:
+        os.close(terminal)
+        said = ""
+        with contextlib.suppress(OSError):  # the terminal's end
+            while chunk := os.read(main, 4096).decode():
+                if at in chunk and at not in said:
+                    os.write(main, b"\x03")
+                said += chunk
+        os.close(main)
+        assert job.wait(60) == code, said
+    assert "broke" not in said
+    assert ("cleaned up" in said) is (host == "a"), said
+
+
+def test_a_job_there_outlives_its_command(there: There, jobs: Jobs) -> None:
+    job = jobs.start("--at", "a", "-n", "1", "train.py", COUNT.format(n=100))
+    job.until("line 1")
+    job.signal(signal.SIGKILL)
+    job.wait()
+    cluster = jdist.attach("a:c1")
+    there.clusters.append(cluster)
+    run = cluster.follow(1)
+    assert run.wait(60)
+    assert run.outcomes[0].ok
+    assert cluster.run("i").values == {0: 99}
+    assert cluster.run("import os; os.getcwd()").values == {0: str(Path("~root").expanduser())}
+    cluster.stop()

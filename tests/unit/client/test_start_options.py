@@ -8,7 +8,7 @@ import pytest
 
 from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import make_settings
-from jdist.core.settings import DeclaredOption, Settings, declared_options
+from jdist.core.settings import LIMIT_OPTIONS, DeclaredOption, Settings, declared_options
 from jdist.notebook.options import start_options, start_parser
 
 OF_CALLERS = {
@@ -20,13 +20,12 @@ OF_CALLERS = {
     "on_progress",
     "limits",
 }  # What a program says of the start, and not of the cluster.
-LIMITS = {"idle_timeout"}  # Given by name as other limits are.
 OF_STARTS = {"timeout"}  # Not of the cluster.
 
 
 def test_the_signature_has_each_option_with_its_default() -> None:
     parameters = inspect.signature(AsyncCluster.start).parameters
-    options = {o.name: o.default or None for o in declared_options() if o.name not in LIMITS}
+    options = {o.name: o.default or None for o in declared_options() if o.name not in LIMIT_OPTIONS}
     assert {name: p.default or None for name, p in parameters.items() if name not in OF_CALLERS} == options
 
 
