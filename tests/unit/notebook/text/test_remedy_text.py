@@ -67,7 +67,7 @@ def test_the_command_line_leaves_a_users_own_text_as_it_is(capsys: pytest.Captur
 
 
 def test_no_floor_below_the_front_ends_words_a_verb() -> None:
-    console_cell = '"%load_ext jdist\\n%dist attach {name}"'  # the cell that JupyterLab inserts
+    console_cell = '"%load_ext jdist\\n%dist attach {name}{named}"'  # the cell that JupyterLab inserts
     for floor in FLOORS:
         for path in (PACKAGE / floor).rglob("*.py"):
             text = path.read_text().replace(console_cell, "")
