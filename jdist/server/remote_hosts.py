@@ -274,7 +274,8 @@ class FollowedHost:
         if self.host.is_away:  # its clusters are shown as they were
             return True
         try:
-            if not self._has_use and is_denied(self.problem):  # only a page's login can help
+            # Only a page's login can help, or no page looks at a cluster, as after a page's login that has failed.
+            if not self._has_use and (is_denied(self.problem) or not self._looked):
                 raise LaunchError(self.problem)
             if not self._has_use:
                 self.problem = ""

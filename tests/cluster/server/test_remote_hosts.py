@@ -322,3 +322,15 @@ def test_a_login_that_fails_is_tried_again_only_when_a_page_looks(by_logins: Log
         await until(lambda: made() == 2)
 
     in_hosts(scenario)
+
+
+def test_a_pages_login_that_fails_is_not_followed_by_one_that_asks_nothing(by_logins: Logins) -> None:
+    """It would be with another Python, if the page has named one."""
+
+    async def scenario(hosts: remote_hosts.RemoteHosts) -> None:
+        with pytest.raises(LaunchError, match="nowhere"):
+            await step_of(hosts.use("nowhere"))
+        await asyncio.sleep(2.5 * remote_hosts._PACE)
+        assert len((by_logins.bed / "made").read_text().split()) == 1
+
+    in_hosts(scenario)
