@@ -313,6 +313,40 @@ def test_a_client_that_is_stopped_for_a_while_misses_nothing(there: There) -> No
     there.clusters[0] = jdist.attach(at="a")
 
 
+@pytest.fixture
+def master(logins: Sshd, runtime_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Opens a master connection to b, which ssh uses from then on, as with ControlPath; again if it has ended."""
+    socket, opened = runtime_directory / "master", contextlib.ExitStack()
+    monkeypatch.setenv("JDIST_SSH", f"{logins.command} -S {socket}")
+
+    def open_it() -> None:
+        opened.close()
+        process = subprocess.Popen([*logins.command.split(), "-N", "-M", "-S", str(socket), "b"])
+        opened.enter_context(process)
+        opened.callback(process.kill)
+        assert eventually(socket.exists)
+
+    yield open_it
+    opened.close()
+    socket.unlink(missing_ok=True)
+
+
+def test_a_master_connection_lets_in_whom_nothing_else_would(there: There, master: Callable[[], None]) -> None:
+    """As where a second factor is asked for: whoever has opened it has answered."""
+    master()
+    cluster = there.start("stranger")
+    assert len(there.sshd.sessions()) == 1, "it is a guest of the one connection"
+    run = cluster.run(COUNT.format(n=40), ranks=[0], background=True)
+    assert eventually(lambda: run.state == "running")
+    subprocess.run([*os.environ["JDIST_SSH"].split(), "-O", "exit", "stranger"], check=True, capture_output=True)
+    assert eventually(lambda: "Permission denied" in connection("stranger").problem)
+    master()
+    assert is_back("stranger")
+    assert run.wait(60)
+    assert lines(run.outcomes[0].stdout) == [f"line {n}" for n in range(40)]
+    cluster.stop()
+
+
 def test_folders_are_those_of_the_host(there: There, tmp_path: Path) -> None:
     """A relative one is where a cell there would find it, although this process is somewhere else."""
     cluster, where = there.start("a"), f"/tmp/{tmp_path.name}"  # each host has a /tmp of its own
