@@ -15,7 +15,7 @@ from jdist.launch.base import Launcher, LauncherForm, LauncherOption, join_words
 from jdist.launch.launch_program import LaunchProgram, ProgramLauncher, ProgramLog, last_words
 from jdist.wire.processes import surroundings
 
-RUN = "run this"  # With it begins what a user has to do; the next line is the command.
+RUN = "run this"  # The start of an instruction to the user, whose next line is the command.
 
 
 class LocalLauncher(ProgramLauncher):

@@ -49,8 +49,8 @@ def run_command(name: str, words: list[str]) -> int:
         host, _ = split_name(named, os.environ.get(AT, "") if at is None else at)
         cluster = named or ""
         if host and name == "doctor" and words:
-            where = f"they are examined from where a cluster of theirs is started: in a login at {host}"
-            raise UsageError(f"jdist doctor --at {host} examines a cluster there, and takes no nodes or drill; {where}")
+            how = f"to examine nodes before a start, or for a drill, run jdist doctor in a login: ssh {host}"
+            raise UsageError(f"jdist doctor --at {host} examines a cluster that runs there; {how}")
         is_doctor_there = bool(host) and name == "doctor"  # no cluster here is needed for that
         finds = is_doctor_there or (verb.attaches is not None and verb.attaches(words))
         if finds and (host or at is not None):

@@ -98,7 +98,7 @@ class Nodes:
         await self._lifecycle.remote_site.carry_out(verb, words, name or "", on_text)
 
     async def _facts_now(self) -> ClusterFacts:
-        """The facts of the cluster, after all that has been answered."""
+        """The cluster's facts, asked for now: those that were broadcast may be older."""
         return (await self._attachment.link.request(StatusRequest(new_request()), StatusReport)).facts
 
     async def invite(self, seconds: float | None = None, *, revoke: bool = False) -> str:
@@ -165,7 +165,7 @@ class Nodes:
 
         def hear(text: str) -> None:
             said.extend(text.splitlines())
-            on_progress(Waiting(text, is_instruction=True))  # or a note; there it is not said which
+            on_progress(Waiting(text, is_instruction=True))  # or a note: the host does not say which
 
         await self._carry_out_there("add-node", words, hear)
         after = (await self._facts_now()).topology.world_size

@@ -193,7 +193,7 @@ class RemoteSite:
         When this is cancelled, the start is interrupted, and ends what it has begun.
         """
         said: list[str] = []
-        last = ""  # The last line, that the cluster is ready, is said here.
+        last = ""  # The newest line is held back: the final one says that the cluster is ready, as the caller does.
 
         def hear(text: str) -> None:
             nonlocal last

@@ -211,13 +211,13 @@ class Model(HasPhase[Phase]):
     def missing_nodes(self) -> str:
         """Such as "node 1 (host) is gone"; empty if every node that had joined is here."""
         if awaited := self.awaited_ranks():
-            return f"{describe_ranks(awaited, 'has')} not come back yet to the controller, which was started again"
+            return f"{describe_ranks(awaited, 'has')} not rejoined the restarted controller yet"
         missing = [n for n in self.world.nodes.values() if not n.is_here]
         names = ", ".join(n.name for n in missing)
         return names and f"{names} {'is' if len(missing) == 1 else 'are'} gone"
 
     def awaited_ranks(self) -> list[int]:
-        """Those of nodes that a controller which was started again waits for."""
+        """The ranks of nodes that have not rejoined a restarted controller, while it waits for them."""
         nodes = self.world.nodes.values()
         awaited = {n.node_rank for n in nodes if n.awaited_until is not None and self.now < n.awaited_until}
         return [r.rank for r in self.world.ranks.values() if r.node_rank in awaited]
@@ -257,4 +257,6 @@ class Model(HasPhase[Phase]):
         ranks = str(RankSet(absent))
         again = Remedy("restart", "start it again with fresh ranks", ranks)
         without = Remedy("remove", "go on without it", ranks)
+        if self.awaited_ranks():  # they may still have their names
+            return (without,) if len(absent) < len(self.world.ranks) else ()
         return (again, without) if len(absent) < len(self.world.ranks) else (again,)

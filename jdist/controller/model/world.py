@@ -33,7 +33,7 @@ class Node:
     last_heard: float
     is_unreachable: bool = False  # It was silent for longer than the beat timeout, not yet for its grace.
     back_at: float | None = None  # When it was heard again after that.
-    awaited_until: float | None = None  # It has not come back to a controller that was started again, until then.
+    awaited_until: float | None = None  # Until when a restarted controller waits for it to rejoin.
     incarnation: int = 0  # Of its first workers: more than one when it has some that are void.
     task: LauncherTask | None = None  # Where the place is a launcher's task, and one rank.
     host: int | None = None  # Which of the tasks' hosts it is on, once all are here.

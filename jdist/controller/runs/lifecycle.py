@@ -147,7 +147,7 @@ class RunLifecycle:
             m.records.begin(run.number, ranks, spec.timeout)
         m.send(client, messages.RunAccepted(message.request, run.number, m.runs.add(run)))
         if m.awaited_ranks() and not spec.is_internal:
-            m.tell(run, Notice(f"the cell waits: {m.missing_nodes()}", run.number))
+            m.tell(run, Notice(f"the cell waits: {m.missing_nodes()}", run.number, remedies=m.remedies()))
 
     def _refusal(self, message: messages.RunCell) -> str:
         m = self._model

@@ -135,7 +135,7 @@ class Job(Struct, frozen=True):
     hold_for: float = 8 * 3600.0
     timeout: float | None = None  # Seconds for the script.
     at: str = ""  # The host, behind ssh, at which the cluster is started; "": this one.
-    hostfile: str | None = None  # There.
+    hostfile: str | None = None  # A path on that host.
 
 
 class EndSignal(KeyboardInterrupt):

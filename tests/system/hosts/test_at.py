@@ -565,7 +565,7 @@ def test_doctor_there_examines_a_cluster_and_starts_none_here(there: There) -> N
         return done.stdout + done.stderr
 
     assert "a: there is no cluster to attach to" in doctor()
-    assert "jdist doctor --at a examines a cluster there, and takes no nodes or drill" in doctor("-n", "2")
+    assert "jdist doctor --at a examines a cluster that runs there; to examine nodes" in doctor("-n", "2")
     there.start("a", nproc=1).detach()
     assert "starting a temporary cluster" not in (said := doctor())
     assert "node 0" in said, said

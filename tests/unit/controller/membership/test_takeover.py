@@ -10,6 +10,7 @@ import pytest
 
 from jdist.agent.recovery_ledger import RecoveryLedger
 from jdist.controller.model.model import FromAgent, Send
+from jdist.core.errors import Remedy
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.debug import FollowRun, RankPaused, RanksResumed, Resume, ResumeRanks, RunFollowed
 from jdist.core.messages.membership import (
@@ -120,8 +121,8 @@ def test_a_node_that_a_login_carries_is_waited_for_as_long_as_its_agent_waits() 
     d = Again(owners, node_grace=15.0)
     d.back(0, held(0))
     number = d.run()
-    text = "the cell waits: ranks 2-3 have not come back yet to the controller, which was started again"
-    assert d.told(Notice)[-1] == Notice(text, number)
+    text = "the cell waits: ranks 2-3 have not rejoined the restarted controller yet"
+    assert d.told(Notice)[-1] == Notice(text, number, remedies=(Remedy("remove", "go on without it", "2-3"),))
     d.sleep(590)
     assert d.state.model.phase == "gathering"
     assert d.state.owners() == owners
