@@ -26,6 +26,7 @@ import contextlib
 import logging
 import socket
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ from jdist.core import __version__
 from jdist.core.errors import LaunchError, ProtocolError
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.membership import Enrol, Heartbeat, LivenessLost, Rejected, ToUnauthenticated
-from jdist.core.messages.runs import RankDone
+from jdist.core.messages.runs import MetricsLogged, Output, RankDone
 from jdist.core.settings import BEAT
 from jdist.wire.transport.dialing import dial_data, ping
 from jdist.wire.transport.invitations import REFUSED, Endpoint, JoinLine
@@ -155,6 +156,10 @@ _log = logging.getLogger("jdist.agent")
 # Seconds without the controller before it has given this agent a place, and with it a grace of the cluster's own.
 _JOIN_GRACE = 10.0
 _SILENCE = 5 * BEAT  # Seconds without any message until the controller, which answers every beat, is unreachable.
+# Output that another controller is sent again: of so many seconds before the last contact, since the clients may not
+# have got it from a controller that died, and all that is newer; at most so many bytes.
+_RESENT_SECONDS = 10.0
+_RESENT_BYTES = 16 << 20
 
 
 class ControllerLink:
@@ -167,6 +172,8 @@ class ControllerLink:
         self.grace = _JOIN_GRACE
         self.is_leaving = False  # The agent is ending, and does not join again.
         self.ends: dict[tuple[int, int], RankDone] = {}  # By worker and run, if they may not have been delivered.
+        self._output: deque[tuple[float, bytes]] = deque()  # The newest, with the times at which it was sent.
+        self._output_bytes = 0
         self._endpoint = endpoint
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
@@ -190,12 +197,15 @@ class ControllerLink:
     def _begin_stream(self) -> None:
         """At first, and when the controller does not know this agent any more.
 
-        What was not delivered is void, except for the ends of cells, without which another controller would lose them.
+        What was not delivered is void, except for the ends of cells and the output, which a run's clients would lose.
+        They recognise what they have already (see `OutputNumber`).
         """
         self._outbox.clear()
         self._stream = Stream(self._stream.session + 1)
         _log.info("begin session %d with the controller", self._stream.session)
         self.send(self._hello())
+        for _, data in self._output:
+            self._outbox.add(data)
         for done in self.ends.values():
             self.send(done)
         self._outbox.flush()
@@ -206,6 +216,15 @@ class ControllerLink:
             self.ends[message.rank, message.run] = message
         if data := pack_report(message):
             self._outbox.add(data)
+            if isinstance(message, Output | MetricsLogged):
+                self._keep(data)
+
+    def _keep(self, output: bytes) -> None:
+        self._output.append((self._loop.time(), output))
+        self._output_bytes += len(output)
+        oldest = self._last_contact - _RESENT_SECONDS
+        while self._output and (self._output_bytes > _RESENT_BYTES or self._output[0][0] < oldest):
+            self._output_bytes -= len(self._output.popleft()[1])
 
     def beat(self) -> None:
         """Send a heartbeat; called once a second."""

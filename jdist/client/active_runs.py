@@ -1,7 +1,6 @@
 """Active runs: the part of a cluster that runs cells, and feeds each with the controller's messages about it."""
 
 import asyncio
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from jdist.core.messages.runs import (
     InputReply,
     Interrupt,
     MetricsLogged,
-    Output,
     RankDone,
     ReadRun,
     RunAccepted,
@@ -45,8 +43,7 @@ class ActiveRuns:
         self._accepted: dict[str, CellRun] = {}  # Their runs, until the submitters take them; some end before that.
         self._to_follow: set[str] = set()  # Requests to follow a run.
         self._others: set[int] = set()  # Runs that this client has not submitted.
-        # Requests for what was recorded of a run after a loss, and whether by the controller that was lost.
-        self._to_resume: dict[str, bool] = {}
+        self._to_resume: set[str] = set()  # Requests for what was recorded of a run after a loss.
         self._to_interrupt: set[int] = set()  # Runs that the user has interrupted meanwhile.
         self._resuming: asyncio.Task[None] | None = None
 
@@ -165,6 +162,7 @@ class ActiveRuns:
         """
         record = await self._attachment.link.request(ReadRun(new_request(), number), RunRecord)
         run = CellRun(record.run, record.ranks, self._attachment.facts.topology, self._interrupter())
+        run.is_whole = False
         for message in record.messages:
             run.feed(message)
         run.seconds, run.timeout = max(0.0, record.seconds), record.timeout
@@ -234,12 +232,11 @@ class ActiveRuns:
 
     async def _resume(self, lost: Link, stopped: Stopped) -> None:
         """Go on with the runs on the link that replaces this one; those that its controller does not know end."""
-        began = time.monotonic()
         while True:
             try:
                 link = await lost.current()
                 for number in list(self._runs):
-                    await self._resume_run(number, link, stopped, began, is_same=link.has_controller_of(lost))
+                    await self._resume_run(number, link, stopped)
             except ConnectionLost as e:
                 newest = self._attachment.link
                 if newest is not lost and newest.may_be_replaced:  # its controller has died as well
@@ -249,35 +246,26 @@ class ActiveRuns:
             self._to_interrupt.clear()
             return
 
-    async def _resume_run(self, number: int, link: Link, stopped: Stopped, began: float, *, is_same: bool) -> None:
+    async def _resume_run(self, number: int, link: Link, stopped: Stopped) -> None:
         """Raises ConnectionLost."""
         run, request = self._runs[number], new_request()
-        self._to_resume[request] = is_same
-        seconds = time.monotonic() - began
-        text = f"the controller was gone for {seconds:.1f} s; what ranks wrote meanwhile is missing"
-        if is_same:
-            text = f"the controller had dropped this client for {seconds:.1f} s; what ranks wrote meanwhile is missing"
-        self._feed(number, Notice(text, number))
+        self._to_resume.add(request)
         try:
             waiter = run.waiter(is_owner=number not in self._others)
             await link.request(ReadRun(request, number, waiter), RunRecord)
         except UsageError:  # it ended just then, or had not begun
             self._feed(number, stopped)
         finally:
-            del self._to_resume[request]
+            self._to_resume.discard(request)
         if number in self._to_interrupt:
             self.interrupt_now(number)
 
     def _feed_later(self, record: RunRecord) -> None:
-        """Tell a run what has been recorded since its loss: all that a new controller has, or the ends of ranks."""
+        """Tell a run what has been recorded since its loss."""
         run = self._runs[record.run]
-        known: list[type] = [Notice]
-        if run.state != "queued":
-            known.append(RunStarted)
-        if self._to_resume[record.request]:
-            known += [Output, MetricsLogged]
+        is_known = (Notice,) if run.state == "queued" else (Notice, RunStarted)
         for each in record.messages:
-            if type(each) not in known and not (isinstance(each, RankDone) and each.rank in run.outcomes):
+            if not isinstance(each, is_known) and not (isinstance(each, RankDone) and each.rank in run.outcomes):
                 self._feed(record.run, each)
 
     def _end(self, stopped: Stopped) -> None:

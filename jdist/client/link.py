@@ -165,11 +165,6 @@ class Link:
         """Whether its controller has died and may be started again for this client."""
         return self.is_orphaned and self.successor is not None
 
-    def has_controller_of(self, other: "Link") -> bool:
-        """Whether both links lead to the same controller process, which had only dropped this client."""
-        own, others = self.connection, other.connection
-        return (own.pid, own.started) == (others.pid, others.started)
-
     def _has_process_ended(self) -> bool:
         """Whether the controller's process is known to have ended; it is not known of one on another host."""
         return self._local_pid != 0 and has_ended(self._local_pid, self.connection.started)

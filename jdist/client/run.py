@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from jdist.client.metrics.logged import Metrics
 from jdist.client.threads import result_of
-from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost
+from jdist.core.errors import CellError, CellInterrupted, CellTimeout, ConnectionLost, RankLost, Remedy
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
 from jdist.core.messages.observation import Verdict, VerdictChanged
@@ -34,7 +34,7 @@ from jdist.core.messages.runs import (
     Text,
     Waiter,
 )
-from jdist.core.messages.status import Stopped
+from jdist.core.messages.status import Notice, Stopped
 from jdist.core.metrics import RunMetrics
 from jdist.core.outcome import Outcome
 from jdist.core.ranks import RankSet, describe_ranks
@@ -175,6 +175,8 @@ class CellRun:
         """Called with output that threads and children of the cell write after its end."""
         self.keeps_output = True
         """Whether what ranks write is kept for ``outcomes`` and for later watchers."""
+        self.is_whole = True
+        """Whether it is followed from its beginning."""
         self.logged = RunMetrics(number)  # Fed on the link's loop.
         self._began: float | None = None  # When it was seen to start (time.monotonic).
         self._has_paused = False
@@ -182,6 +184,7 @@ class CellRun:
         self._over: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._changed = threading.Condition()  # Notified when a rank pauses, and at the end.
         self._text: defaultdict[tuple[int, str], list[str]] = defaultdict(list)  # Output by rank and stream.
+        self._newest: dict[int, int] = {}  # The number of the newest message of output, by agent.
         self._watchers: list[Callable[[Message | None], None]] = []
         self._past = PastOutput(number)
         self._lost: Stopped | None = None
@@ -191,6 +194,7 @@ class CellRun:
     def followed(cls, found: RunFollowed, topology: Topology, interrupt: Callable[[int], object]) -> Self:
         """A run that was begun before, or by another client, as it is now. Values from before are not known."""
         run = cls(found.run, found.ranks, topology, interrupt)
+        run.is_whole = False
         run.state = "running" if found.seconds >= 0 else "queued"
         run.seconds = max(0.0, found.seconds)
         run._began = time.monotonic() - found.seconds if found.seconds >= 0 else None
@@ -302,7 +306,14 @@ class CellRun:
                 self._watchers.append(watcher)
 
     def feed(self, message: Message) -> None:
-        """Handle a message about this run."""
+        """Handle a message about this run; output that it has already is left out."""
+        if isinstance(message, Output) and message.number is not None:
+            newest = self._newest.get(message.number.agent, 0 if self.is_whole else message.number.previous)
+            if message.number.value <= newest:
+                return
+            self._newest[message.number.agent] = message.number.value
+            if message.number.previous > newest:
+                self.feed(_gap(message))
         self._apply(message)
         if self.is_done:
             return
@@ -382,6 +393,15 @@ class CellRun:
     def __repr__(self) -> str:
         done = f"{len(self.outcomes)} of {len(self.ranks)} done"
         return f"<CellRun {self.number} on ranks {self.ranks}: {self.state}, {done}>"
+
+
+def _gap(output: Output) -> Notice:
+    """Output is missing before this: an agent and the controller keep so much, and no more, while it cannot be sent."""
+    ranks = RankSet({rank for item in output.items for rank in ([item.rank] if isinstance(item, Tail) else item.ranks)})
+    text = (
+        f"some of what {describe_ranks(ranks)} wrote before this is missing: a connection was broken, and it was more"
+    )
+    return Notice(f"{text} than is kept meanwhile", output.run, (Remedy("logs", "see it", ranks=str(ranks)),))
 
 
 def _tell(watcher: Callable[[Any], None], message: Message | None) -> None:

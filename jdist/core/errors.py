@@ -32,7 +32,7 @@ from msgspec import Struct
 _OfCluster = Literal["start", "list", "attach", "stop", "status", "doctor", "invite", "sync"]
 _OfPauses = Literal["pause", "continue", "where", "debug"]
 _OfNames = Literal["push", "pull", "restore"]
-Action = _OfCluster | _OfPauses | _OfNames | Literal["interrupt", "restart", "remove", "run_cell", "run"]
+Action = _OfCluster | _OfPauses | _OfNames | Literal["interrupt", "restart", "remove", "run_cell", "run", "logs"]
 
 
 class Remedy(Struct, frozen=True, omit_defaults=True):

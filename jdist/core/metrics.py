@@ -87,13 +87,21 @@ class RunMetrics:
 
 
 def _joined(old: MetricSeries | None, points: MetricPoints, limit: int) -> MetricSeries:
-    """The series with further points. Columns are changed in place unless they are thinned."""
-    if old is None or points.count < old.count:  # another process has the rank's place
+    """The series with further points. Columns are changed in place unless they are thinned.
+
+    Points that it has already are left out: an agent sends the newest again to another controller.
+    """
+    times = array("d", points.times)
+    is_again = old is not None and points.first < old.count
+    if old is None or (is_again and times and times[0] > old.newest[2]):  # another process has the rank's place
         empty = array("q"), array("d"), array("d")
         old = MetricSeries(*empty, points.first, points.stride, 0, points.newest, 0, 0, None)
+    if points.count <= old.count:
+        return old
     stride = max(old.stride, points.stride)
     old = _thinned(old, stride)
-    skipped = -points.first % stride // points.stride
+    first = points.first + max(0, -(-(old.count - points.first) // points.stride)) * points.stride
+    skipped = (first - points.first + -first % stride) // points.stride
     step = stride // points.stride
     columns: tuple[tuple[array[Any], bytes], ...]
     columns = (old.steps, points.steps), (old.values, points.values), (old.times, points.times)

@@ -155,7 +155,7 @@ def test_a_paused_run_outlives_the_controller(notebook: Notebook, run_traces: Tr
     assert eventually(lambda: (now := find.connections().get(NAME)) is not None and now.pid != old)
     run_traces.exempt.add(find.connections()[NAME].pid)
     assert eventually(lambda: notebook.execute("%dist status").text.count("⏸ paused") == 2)
-    notebook.until(cell, lambda text: "what ranks wrote meanwhile is missing" in text and both_paused(text))
+    notebook.until(cell, both_paused)
     notebook.run("%%dist\nloss = 10.0")
     notebook.run("%dist continue")
     assert "[0-1] total 18.0" in notebook.until(cell, lambda text: "2 ranks · " in text)

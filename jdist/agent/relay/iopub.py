@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import re
+import secrets
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,17 @@ from jdist.agent.processes.kernel import (
     read_content,
 )
 from jdist.core.messages.base import Message
-from jdist.core.messages.runs import Clear, Display, MetricPoints, MetricsLogged, Output, OutputItem, Tail, Text
+from jdist.core.messages.runs import (
+    Clear,
+    Display,
+    MetricPoints,
+    MetricsLogged,
+    Output,
+    OutputItem,
+    OutputNumber,
+    Tail,
+    Text,
+)
 from jdist.core.outcome import WIDGET_VIEW
 from jdist.wire.values.frames import Unpacker, encodable
 
@@ -122,6 +133,7 @@ _LONGEST_ID = 1000  # Characters of a display's id.
 _LEVELS = 300  # Levels of nesting by which a display stays below what can be encoded.
 _PIECE = 1 << 20  # Characters of one item of text; a longer one travels in pieces.
 _PARCEL = 4 << 20  # Characters and bytes in one message. Another item, a display say, may still begin below that.
+_RUNS = 1000  # Runs whose last message is remembered; older ones only have threads that still write.
 
 _metrics: Unpacker[MetricsLogged] = Unpacker(MetricsLogged)
 
@@ -328,6 +340,23 @@ class _RankOutput:
         return points
 
 
+class _OutputNumbers:
+    """Numbers the messages of this agent."""
+
+    def __init__(self) -> None:
+        self._agent = secrets.randbits(48)
+        self._newest = 0
+        self._newest_of: dict[int, int] = {}  # By run.
+
+    def next(self, run: int) -> OutputNumber:
+        self._newest += 1
+        previous = self._newest_of.pop(run, 0)
+        self._newest_of[run] = self._newest
+        if len(self._newest_of) > _RUNS:
+            del self._newest_of[next(iter(self._newest_of))]
+        return OutputNumber(self._agent, self._newest, previous)
+
+
 class OutputRelay:
     """Gathers output by run and worker; `flush` sends what has gathered."""
 
@@ -337,6 +366,7 @@ class OutputRelay:
         self._logs = logs
         self._runs: dict[int, dict[int, _RankOutput]] = {}
         self._arrivals = itertools.count()
+        self._numbers = _OutputNumbers()
 
     def record(self, worker: int, message: KernelMessage) -> bool:
         """Gather a kernel's message; True if something waits to be flushed."""
@@ -370,7 +400,8 @@ class OutputRelay:
             parts = self._runs.get(number, {})
             items = merge({worker: part.collect(worker) for worker, part in parts.items()})
             for parcel in _parcels(items):
-                self._send(Output(number, tuple(parcel)))
+                has_more = any(not isinstance(item, Tail) for item in parcel)
+                self._send(Output(number, tuple(parcel), self._numbers.next(number) if has_more else None))
             points = [each for part in parts.values() for each in part.take_points()]
             if points:
                 self._send(MetricsLogged(number, tuple(points)))

@@ -181,7 +181,8 @@ class World:
         if isinstance(message, EndOverdue):  # its rank may have been removed
             return message
         if isinstance(message, Output):
-            return Output(message.run, tuple(filter(None, (self._item_from(node, item) for item in message.items))))
+            items = tuple(filter(None, (self._item_from(node, item) for item in message.items)))
+            return structs.replace(message, items=items)
         if isinstance(message, MetricsLogged):
             points = tuple(filter(None, (self._points_from(node, points) for points in message.points)))
             return MetricsLogged(message.run, points) if points else None

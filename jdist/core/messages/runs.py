@@ -134,11 +134,20 @@ class Tail(Message, frozen=True):
 OutputItem = Text | Display | Clear | Tail
 
 
+class OutputNumber(Struct, frozen=True, array_like=True):
+    """Where a message stands in the output of one agent, which sends its newest output again to another controller."""
+
+    agent: int  # Stands for the agent's process; random.
+    value: int  # Grows with each message.
+    previous: int  # The value of the one before it in the same run; 0: there was none, or it is not known any more.
+
+
 class Output(Message, frozen=True):
-    """Output of ranks of a run."""
+    """Output of ranks of a run. A message that has nothing but tails has no number: the next ones replace it."""
 
     run: int
     items: tuple[OutputItem, ...]
+    number: OutputNumber | None = None
 
 
 class MetricPoints(Message, frozen=True):

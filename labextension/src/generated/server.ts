@@ -17,6 +17,7 @@ export type Action =
   | 'push'
   | 'restore'
   | 'interrupt'
+  | 'logs'
   | 'remove'
   | 'restart'
   | 'run'

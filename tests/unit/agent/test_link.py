@@ -13,7 +13,7 @@ from jdist.agent import link as agent_link
 from jdist.agent.link import ControllerLink
 from jdist.core.messages.base import Message
 from jdist.core.messages.membership import Heartbeat, LivenessLost, Rejected, Shutdown
-from jdist.core.messages.runs import RankDone
+from jdist.core.messages.runs import Output, OutputNumber, RankDone, Text
 from jdist.core.settings import BEAT
 from jdist.wire.transport.invitations import Endpoint
 from jdist.wire.transport.keys import KeyPair
@@ -180,6 +180,41 @@ def test_the_ends_of_cells_that_were_not_acknowledged_follow_the_next_hello(play
         await network.passes(0.0)
         again = join([HELLO, pack_report(RankDone(7, 0, "value")), pack_report(RankDone(7, 1, "error"))])
         assert network.received() == [again]
+
+    play(scene)
+
+
+def test_the_newest_output_is_sent_again_to_another_controller(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what was acknowledged: the one that died may not have passed it on."""
+    monkeypatch.setattr(agent_link, "_RESENT_SECONDS", 10.0)
+    monkeypatch.setattr(agent_link, "_RESENT_BYTES", 1000)
+
+    def output(number: int, text: str = "") -> Output:
+        return Output(7, (Text((0,), "stdout", text),), OutputNumber(5, number, number - 1))
+
+    async def scene(link: ControllerLink, network: Network) -> None:
+        link.send(output(1))
+        await network.passes(20.0)
+        network.received()
+        network.on_frames(network.peer.note())
+        link.send(output(2))
+        await network.passes(0.0)
+        network.received()
+        network.on_frames(network.peer.note())
+        link.send(RankDone(7, 0, "value"))
+        await network.passes(60.0)
+        for session in (1, 2):  # the second time, with nothing new
+            network.sent.clear()
+            network.on_frames(unknown(session))
+            network.peer = Stream(session + 1)
+            await network.passes(0.0)
+            assert network.received() == [join([HELLO, pack(output(2)), pack_report(RankDone(7, 0, "value"))])]
+        long = output(3, "x" * 880)
+        link.send(long)
+        network.on_frames(unknown(3))
+        network.peer = Stream(4)
+        await network.passes(0.0)
+        assert network.received() == [join([HELLO, pack(long), pack_report(RankDone(7, 0, "value"))])], "no more room"
 
     play(scene)
 

@@ -12,7 +12,7 @@ from jdist.core.errors import CellError, CellInterrupted, CellTimeout, Connectio
 from jdist.core.messages.base import Message, PayloadWire
 from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
 from jdist.core.messages.observation import StackFrame
-from jdist.core.messages.runs import Output, RankDone, RunEnded, RunStarted, Text
+from jdist.core.messages.runs import Output, OutputNumber, RankDone, RunEnded, RunStarted, Text
 from jdist.core.messages.status import Notice, Stopped
 from jdist.core.outcome import ErrorInfo
 from jdist.core.topology import Topology
@@ -50,6 +50,32 @@ def test_a_run_from_its_start_to_its_end() -> None:
     assert (r.state, r.seconds, r.first_failure, r.values) == ("done", 1.5, None, {0: None, 1: [1, 2]})
     assert (r.outcomes[1].stdout, r.outcomes[1].stderr, r.outcomes[1].duration) == ("both\n", "one\n", 0.5)
     r.check()
+
+
+def numbered(number: int, previous: int, *, agent: int = 1) -> Output:
+    return Output(7, (Text((agent,), "stdout", f"{number} "),), OutputNumber(agent, number, previous))
+
+
+def test_output_that_comes_again_counts_once_and_what_is_missing_is_said() -> None:
+    r, told = run(), list[Any]()
+    r.watch(told.append)
+    for each in (numbered(1, 0), numbered(5, 1), numbered(1, 0, agent=0)):
+        r.feed(each)
+    for each in (numbered(1, 0), numbered(5, 1), numbered(6, 5), numbered(9, 8), numbered(1, 0, agent=0)):
+        r.feed(each)
+    assert [m.items[0].text if isinstance(m, Output) else m.text[:52] for m in told] == [
+        *("1 ", "5 ", "1 ", "6 ", "some of what rank 1 wrote before this is missing: it", "9 ")
+    ]
+    assert told[4].remedies[0].ranks == "1"
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_run_that_is_followed_late_misses_nothing_that_it_did_not_expect(is_whole: bool) -> None:
+    r, told = run(), list[Any]()
+    r.is_whole = is_whole
+    r.watch(told.append)
+    r.feed(numbered(9, 8))
+    assert [type(m) for m in told] == ([Notice, Output] if is_whole else [Output])
 
 
 def test_a_run_can_be_awaited() -> None:

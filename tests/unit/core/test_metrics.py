@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +64,26 @@ def test_a_series_stays_small_and_even_however_it_comes(batches: list[int], name
             assert len(each.steps) <= 100
             assert list(each.steps) == [float(v) for v in each.values] == list(range(0, total, each.stride))
             assert (each.count, each.newest[0]) == (total, total - 1)
+
+
+def test_points_that_come_again_count_once() -> None:
+    metrics = RunMetrics(1)
+    messages = [points(0, "loss", range(4), 4), points(0, "loss", range(4, 7), 7), points(0, "loss", range(7, 9), 9)]
+    for each in (*messages[:2], *messages, points(0, "loss", range(6, 12), 12), messages[2]):
+        metrics.feed(MetricsLogged(1, (each,)))
+    assert list(metrics.snapshot()["loss"][0].steps) == list(range(12))
+
+
+@pytest.mark.parametrize("count", [2, 12])
+def test_another_process_in_the_ranks_place_begins_anew(count: int) -> None:
+    metrics = RunMetrics(1)
+    metrics.feed(MetricsLogged(1, (points(0, "loss", range(5), 5),)))
+    later = array("d", [100.0 + s for s in range(count)]).tobytes()
+    fresh = points(0, "loss", range(count), count)
+    fresh = msgspec.structs.replace(fresh, times=later, newest=(count - 1, 0.0, 99.0 + count))
+    metrics.feed(MetricsLogged(1, (fresh,)))
+    found = metrics.snapshot()["loss"][0]
+    assert (list(found.steps), found.count) == (list(range(count)), count)
 
 
 def test_a_client_that_follows_late_gets_even_series_as_well() -> None:

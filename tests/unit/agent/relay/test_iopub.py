@@ -405,6 +405,18 @@ def test_what_many_ranks_write_at_once_travels_in_messages_that_the_other_end_ta
     assert all(sent.text(rank) == text for rank, text in enumerate(texts))
 
 
+def test_messages_are_numbered_but_for_those_of_tails_alone(made: Make) -> None:
+    r, sent = made(limit=2)
+    for run in (1, 2, 1, 1):
+        r.record(0, stream("one\n", run=run))
+        r.flush()
+    numbers = [o.number for o in sent.outputs]
+    assert [(n.value, n.previous) for n in numbers if n is not None] == [(1, 0), (2, 0), (3, 1)]
+    assert numbers[3] is None
+    assert sent.outputs[3].items == (sent.tail(0),)
+    assert len({n.agent for n in numbers if n is not None}) == 1
+
+
 def test_displays_that_are_cleared_or_updated_before_they_are_sent_do_not_travel(made: Make) -> None:
     r, sent = made()
     for n in range(50):
