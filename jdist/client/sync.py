@@ -2,7 +2,8 @@
 
 A tree lists a local file or folder with digests, without what .gitignore files, users or a fixed list omit. A directory
 is synced without being told if a rank requests a module in it, and again before the next cell if it has changed; its
-copy has the directory's place on the ranks' import path, and nodes that share the directory get none. Nodes get only
+copy has the directory's place on the ranks' import path, and nodes that share the directory get none. Of a home
+directory, or a large one, only the modules are synced that ranks request. Nodes get only
 the contents that they lack, once if they share a folder, and put them in place all at once. Small contents travel
 in messages, large ones in parts through the data port. Others on the network can read a part, like a pushed value, but
 cannot change it, because the digests come over the encrypted port.
@@ -17,7 +18,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,14 +91,18 @@ class SyncSource:
     def _paths(self) -> Sequence[Path]:
         return [self.path] if self.is_file else sorted(self._walk())
 
-    def _walk(self) -> Iterator[Path]:
+    def _walk(self, only: Collection[str] = ()) -> Iterator[Path]:
+        """The files that are not left out; with ``only``, those of the modules with these names."""
         ignoring, seen = IgnoreRules(self.root, self.exclude), 0
         self._rules = ignoring
-        for folder, folders, files in os.walk(self.root):
+        for folder, folders, names in os.walk(self.root):
+            here = Path(folder)
+            has_all = not only or here != self.root
+            folders[:] = [f for f in folders if has_all or f in only]
+            files = [f for f in names if has_all or f.split(".")[0] in only]
             seen += len(files)
             if seen > self._most_files:
                 raise UsageError(f"{self.path} has more than {self._most_files} files")
-            here = Path(folder)
             ignoring.enter(here)
             links = [f for f in folders if (here / f).is_symlink()]
             folders[:] = sorted(f for f in folders if f not in links and not ignoring.ignores(here / f, True))
@@ -145,18 +150,20 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
 
 
 class ModuleSource(SyncSource):
-    """A directory of modules that a rank has requested: what in it is code, if that is not too much."""
+    """A directory of modules that a rank has requested: what in it is code, or of too much only what was requested."""
 
     _most_files = 10_000  # With those that are left out.
 
     def __init__(self, directory: str):
         super().__init__(directory, NOT_CODE)
+        self.requested: set[str] = set()  # Modules.
+        self._is_whole = not Path(os.path.expanduser("~")).resolve().is_relative_to(self.path)
         self._origin = directory  # As it is on the import path.
         self._listed: dict[Path, tuple[int, ...]] = {}  # Marks of all that decides what is listed.
         self._is_recent = True  # Some of it changed when it was listed, or just before.
 
     def list(self) -> SourceTree:
-        """The files as they are now. Raises UsageError if the directory is not to be synced as a whole."""
+        """The files as they are now. Raises UsageError if they are too many, or too large."""
         self._is_recent, began = True, time.time_ns()
         tree = super().list()
         files = (self.path / entry.path for entry in tree.entries)
@@ -175,23 +182,28 @@ class ModuleSource(SyncSource):
         found = itertools.chain(self.path.glob(f"{module}.*"), *(map(Path, files) for _, _, files in folders))
         return any(path.name.endswith(tuple(importlib.machinery.all_suffixes())) for path in found)
 
-    @property
-    def _has_home(self) -> bool:
-        return Path(os.path.expanduser("~")).resolve().is_relative_to(self.path)
-
     def suggested(self, module: str) -> str:
         """What the user can sync instead."""
         found = (path for path in self.path.glob(f"{module}*") if path.name.split(".")[0] == module)
-        return str(next(found, self.path) if self._has_home else self.path)
+        return str(self.path if self._is_whole else next(found, self.path))
 
     def _paths(self) -> Sequence[Path]:
-        if self._has_home:
-            raise UsageError(f"{self.path} is a home directory, of which only what is named is synced")
-        paths = sorted(path for path in self._walk() if not self._leads_out(path))
+        if self._is_whole:
+            try:
+                return self._code()
+            except UsageError:
+                if self.synced is not None:  # the nodes would lose what they have
+                    raise
+                self._is_whole = False
+        return self._code(self.requested)
+
+    def _code(self, only: Collection[str] = ()) -> Sequence[Path]:
+        paths = sorted(path for path in self._walk(only) if not self._leads_out(path))
         nbytes = sum(path.lstat().st_size for path in paths if os.path.lexists(path))
         if nbytes > _MOST_BYTES:
+            what = f"{', '.join(sorted(only))} in {self.path}" if only else str(self.path)
             most = f"more than {format_bytes(_MOST_BYTES)}"
-            raise UsageError(f"{self.path} has {format_bytes(nbytes)} that git does not ignore, {most}")
+            raise UsageError(f"{what} has {format_bytes(nbytes)} that git does not ignore, {most}")
         return paths
 
     def _leads_out(self, path: Path) -> bool:
@@ -351,17 +363,21 @@ class SyncedCode:
         if directory is None:
             return ""
         source: SyncSource | None = None
-        suggested = directory
         try:
             requested = ModuleSource(directory)
-            suggested = requested.suggested(module)
             if not await asyncio.to_thread(requested.has, module):
                 return ""
             source = next((each for each in self._sources.values() if each.path == requested.path), requested)
+            if isinstance(source, ModuleSource):
+                source.requested.add(module)
             while self._sources.setdefault(source.name, source) is not source:
                 source.name += "_"  # another directory has the name
             synced = await self._sync(source)
         except (JdistError, OSError) as e:
+            suggested = directory
+            if isinstance(source, ModuleSource):
+                suggested = source.suggested(module)
+                source.requested.discard(module)
             if source is not None and source.synced is None:
                 self._sources.pop(source.name, None)
             return f"{module} was not synced to the nodes that lack it: {e}; `sync {suggested}` copies it"

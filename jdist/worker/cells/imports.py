@@ -127,11 +127,11 @@ class Imports:
             inside = os.path.relpath(file, origin)
             if inside.startswith(os.pardir):
                 continue
-            if origin not in self._copies:
+            for _ in range(2):
+                copy = os.path.join(self._copies.get(origin, origin), inside)
+                if os.path.isfile(copy):
+                    return copy
                 self._obtain(inside.split(os.sep)[0].partition(".")[0])
-            copy = os.path.join(self._copies.get(origin, origin), inside)
-            if os.path.isfile(copy):
-                return copy
         return ""
 
     def _obtain(self, name: str) -> bool:

@@ -99,13 +99,16 @@ def test_processes_that_a_cell_starts_find_what_was_sent(across: Start, hosts: B
 
 
 def test_what_cannot_be_sent_is_missing_and_the_cell_says_why(across: Start, hosts: Bed, project: Path) -> None:
-    own = across()
-    with (project / "corpus").open("wb") as f:
+    """Of a directory that is too large, what is imported is sent, unless that is too large by itself."""
+    own, bulky = across(), project / "bulky"
+    bulky.mkdir()
+    (bulky / "__init__.py").touch()
+    with (bulky / "corpus").open("wb") as f:
         f.truncate(60_000_000)
-    run = own.run("import helper", check=False)
-    assert {o.error.evalue for o in run.outcomes.values() if o.error} == {"No module named 'helper'"}
-    size = f"{project} has 60.0 MB that git does not ignore, more than 50.0 MB; `sync {project}` copies it"
-    assert run.outcomes[2].stderr == f"jdist: helper was not synced to the nodes that lack it: {size}\n"
+    run = own.run("import bulky", check=False)
+    assert {o.error.evalue for o in run.outcomes.values() if o.error} == {"No module named 'bulky'"}
+    size = f"bulky in {project} has 60.0 MB that git does not ignore, more than 50.0 MB; `sync {bulky}` copies it"
+    assert run.outcomes[2].stderr == f"jdist: bulky was not synced to the nodes that lack it: {size}\n"
 
     go = f"/tmp/go-{project.name}"
     code = f"import pathlib, time\nwhile not pathlib.Path({go!r}).exists(): time.sleep(0.05)\nimport helper"
@@ -121,5 +124,7 @@ def test_what_cannot_be_sent_is_missing_and_the_cell_says_why(across: Start, hos
         gone = "helper is not on node 1, and the client that has it is gone; `sync` copies it"
         assert followed.outcomes[2].stderr == f"jdist: {gone}\n"
 
-        (project / ".gitignore").write_text("corpus\n")
         assert again.run("import helper; helper.answer()").values == dict.fromkeys(range(4), 1)
+        for name in ("one", "two"):
+            (project / f"{name}.py").write_text(f"print({name!r})\n")
+            assert again.run_script(f"{name}.py").outcomes[2].stdout == f"{name}\n"

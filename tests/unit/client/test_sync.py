@@ -154,27 +154,44 @@ def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, mo
         assert source.list() != tree
 
 
-def test_a_directory_that_is_large_or_a_home_is_not_sent_without_being_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("why", ["a home", "bytes", "files"])
+def test_of_a_directory_that_is_large_or_a_home_only_what_is_requested_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    make(tmp_path, "helper.py")
+    make(tmp_path, "helper.py", "helper2.py", "pkg/__init__.py", "pkg/deep/x.py", "other/y.py", ".ssh/id", "notes.txt")
+    if why == "a home":
+        monkeypatch.setenv("HOME", str(tmp_path))
+    elif why == "bytes":
+        sparse(tmp_path / "huge", 1_200_000_000)
+    else:
+        for number in range(10_000):
+            (tmp_path / f"{number}.png").touch()
     source = ModuleSource(str(tmp_path))
-    assert len(source.list().entries) == 1
-    with (tmp_path / "huge").open("wb") as f:
-        f.truncate(1_200_000_000)
-    with pytest.raises(UsageError, match=r"has 1.2 GB that git does not ignore, more than 50.0 MB"):
+    source.requested = {"helper"}
+    assert [e.path for e in source.list().entries] == ["helper.py"]
+    source.requested.add("pkg")
+    assert [e.path for e in source.list().entries] == ["helper.py", "pkg/__init__.py", "pkg/deep/x.py"]
+    sparse(tmp_path / "pkg" / "huge", 60_000_000)
+    with pytest.raises(UsageError, match=r"helper, pkg in .* has 60.0 MB that git does not ignore, more than 50.0 MB"):
         source.list()
-    (tmp_path / "huge").unlink()
+    assert source.suggested("pkg") == str(tmp_path / "pkg")
+
+
+def sparse(path: Path, nbytes: int) -> None:
+    with path.open("wb") as f:
+        f.truncate(nbytes)
+
+
+def test_a_directory_that_was_sent_and_grows_is_not_reduced(tmp_path: Path) -> None:
+    """The nodes would lose files that are there already."""
+    make(tmp_path, "helper.py", "text.json")
+    source = ModuleSource(str(tmp_path))
+    source.synced = source.list()
+    assert len(source.synced.entries) == 2
+    sparse(tmp_path / "huge", 60_000_000)
+    with pytest.raises(UsageError, match=r"has 60.0 MB that git does not ignore"):
+        source.list()
     assert source.suggested("helper") == str(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(UsageError, match="is a home directory"):
-        source.list()
-    assert source.suggested("helper") == str(tmp_path / "helper.py")
-    monkeypatch.undo()
-    for number in range(10_000):
-        (tmp_path / f"{number}.png").touch()
-    with pytest.raises(UsageError, match="more than 10000 files"):
-        source.list()
 
 
 def test_a_folder_without_modules_is_none(tmp_path: Path) -> None:
