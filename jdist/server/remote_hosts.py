@@ -27,7 +27,8 @@ import msgspec
 from msgspec import Struct
 
 from jdist.client.lifecycle.sites import RemoteSite, split_name
-from jdist.client.remote.host import Advice, RemoteHost, is_denied, is_secret, remote_host
+from jdist.client.remote.host import RemoteHost, remote_host
+from jdist.client.remote.login import Advice, is_denied, is_secret
 from jdist.client.remote.requests import Known
 from jdist.core.errors import JdistError, LaunchError, UsageError
 from jdist.server.snapshots import LoginState

@@ -72,8 +72,8 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.debug import Stacks, listed, merge
 from jdist.client.doctor.findings import Diagnosis
 from jdist.client.measure.columns import columns
-from jdist.client.remote.host import COMMAND
 from jdist.client.remote.known_hosts import configured_hosts
+from jdist.client.remote.login import COMMAND
 from jdist.client.sync import Synced
 from jdist.core.errors import UsageError
 from jdist.core.messages.nodes import MOST_SECONDS

@@ -16,56 +16,25 @@ something, `RemoteHost.asked` answers, else the user if a thread of this process
 
 import asyncio
 import contextlib
-import getpass
-import json
 import logging
 import os
-import secrets
-import shlex
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 import weakref
-from collections.abc import Awaitable, Callable
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import msgspec
 import psutil
-from msgspec import Struct
 from msgspec.structs import replace
 
-from jdist.client.remote import askpass
+from jdist.client.remote.login import Advice, Ask, Asked, Login, Tell, is_denied, tell_user, who_is_asked
 from jdist.client.remote.requests import Answer, Ping, Request
-from jdist.client.remote.wheel import WHEEL, make_wheel
-from jdist.client.threads import bridge
+from jdist.client.remote.wheel import make_wheel
 from jdist.core.errors import ConnectionLost, JdistError, LaunchError, Remedy, UsageError
-from jdist.core.settings import SshBootstrapSpec
-from jdist.launch.launch_program import reap
-from jdist.launch.ssh_command import BootstrapReport, bootstrap_command
 from jdist.wire.transport.keys import LOOPBACK, Connection
-from jdist.wire.transport.tunnel import Address, Tunnel, TunnelConnection
+from jdist.wire.transport.tunnel import Address, TunnelConnection
 
-COMMAND = "JDIST_SSH"  # The variable with the command line of ssh, such as ``ssh -F FILE``.
 PYTHON = "JDIST_AT_PYTHON"  # The variable with the interpreter on other hosts, unless a user names another.
-_OPTIONS = {
-    "ServerAliveInterval": "5",
-    "ServerAliveCountMax": "3",
-    "ConnectTimeout": "15",
-    "ClearAllForwardings": "yes",  # those of a configuration would meet their own ports in use
-    "RemoteCommand": "none",
-    "ControlMaster": "no",  # one that is open is used, but this login shall not carry others, which would end with it
-}
-# What ssh says when one side does not accept the other; behind a program's "Permission denied" is no list of methods.
-_DENIALS = ("Permission denied (", "Too many authentication failures", "Host key verification failed")
-_ADVICE = (
-    "Nothing could be asked here: log in once in a terminal, with a master connection that stays open (ControlMaster, "
-    "ControlPersist in ~/.ssh/config): ssh {}"
-)
 _ATTEMPT = 60.0  # Seconds for a login and the start of Python there.
 _ASKED = 300.0  # The same where the user may be asked for something.
 _INSTALLED = 1800.0  # The same where jdist may be installed.
@@ -77,25 +46,9 @@ _PROBE = 3.0  # Seconds for the other end to answer when the connection may have
 _NEEDED = 20.0  # Seconds for a connection to be back that is needed now.
 ANSWER_TIMEOUT = 60.0
 _SILENCE = 15.0  # Seconds without a byte after which the other end is asked whether it is there.
-_END = 3.0  # Seconds for ssh to send what it still has.
-_LAST_LINES = 3
-_COMPLAINTS = 4096  # Bytes.
-_GREETING = 64 << 10  # Bytes that a login may print before the report.
 
 State = Literal["closed", "connecting", "open", "waiting"]
-Asked = Literal["terminal", "user", "no one"]
-Ask = Callable[[str, str], Awaitable[str | None]]
-"""Gives the answer to ssh's words, None if there is none. Its second argument is ssh's ``SSH_ASKPASS_PROMPT``."""
 T = TypeVar("T")
-
-
-class Advice(Struct, frozen=True):
-    """What errors tell the user to do, in the words of where the user chooses it."""
-
-    login: str  # Where nothing could be asked.
-    install: str = "--install makes an environment with it there"
-    name_python: str = "--python PATH, or --python NAME for a conda environment"
-    free: str = "detach from its clusters first"  # Where the login has started another Python.
 
 
 _log = logging.getLogger("jdist.client")
@@ -109,15 +62,15 @@ class RemoteHost:
         self.state: State = "closed"
         self.problem = ""  # Why the last attempt to connect failed.
         self.away_since = 0.0  # By the wall clock; 0: it is not away.
-        self.advice = Advice(_ADVICE.format(name))
+        self.advice = Advice.of_shell(name)
         self.asked: Asked | Ask | None = None  # Who answers ssh in a login that is waited for. None: as in a terminal.
-        self.tell: Callable[[str], Awaitable[object]] = _tell  # Gets the lines of an installation.
+        self.tell: Tell = tell_user  # Gets the lines of an installation.
         self.python = ""  # The interpreter there, or the name of a conda environment; "": as the environment says.
         self._installs = False  # Whether the next login may install jdist there.
         self._started = ""  # The same, in the last login that worked.
         self._users = 0
         self._watchers: list[Callable[[], object]] = []
-        self._login: _Login | None = None
+        self._login: Login | None = None
         self._listeners: dict[Address, asyncio.Server] = {}
         self._listening = asyncio.Lock()
         self._waiting: list[tuple[TunnelConnection, Address]] = []  # Connections that wait for a tunnel.
@@ -317,7 +270,7 @@ class RemoteHost:
         if state in ("open", "closed"):
             self.away_since, self.problem = 0.0, ""
 
-    def _handle_end(self, login: "_Login") -> None:
+    def _handle_end(self, login: Login) -> None:
         """The login has ended, or its connection has broken."""
         if login is not self._login:
             return
@@ -386,10 +339,10 @@ class RemoteHost:
         self._set("connecting")
         installs = asks and self._installs
         wheel = await asyncio.to_thread(make_wheel) if installs else b""
-        login = _Login(self, self.python or os.environ.get(PYTHON, ""), wheel)
+        login = Login(self.name, self.advice, self.tell, self.python or os.environ.get(PYTHON, ""), wheel)
         try:
             async with asyncio.timeout(_INSTALLED if installs else _ASKED if asks else _ATTEMPT):
-                await login.begin(self._handle_end, (self.asked or _who_is_asked()) if asks else "no one")
+                await login.begin(self._handle_end, (self.asked or who_is_asked()) if asks else "no one")
             if login.tunnel.is_over:
                 raise LaunchError(f"ssh {self.name}: the login ended at once: {login.said}")
             if not self._users:
@@ -406,158 +359,6 @@ class RemoteHost:
         for connection, there in waiting:
             if not connection.is_over:
                 login.tunnel.carry(connection, there)
-
-
-class _Login:
-    """One run of ssh, and the tunnel through it."""
-
-    def __init__(self, host: RemoteHost, python: str, wheel: bytes):
-        self._host = host.name
-        self._advice = host.advice
-        self._tell = host.tell
-        self._python = python
-        self._wheel = wheel  # Sent if jdist is missing there; empty: it is not installed.
-        self._tunnel: Tunnel | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None  # Until the tunnel has it.
-        self._complaints = bytearray()  # The end of what ssh has complained of.
-        self._listening: asyncio.Task[None] | None = None
-        self._errors: asyncio.BaseTransport | None = None
-
-    @property
-    def tunnel(self) -> Tunnel:
-        """The tunnel, once the login has begun."""
-        assert self._tunnel is not None
-        return self._tunnel
-
-    @property
-    def said(self) -> str:
-        """The last lines of what ssh has complained of, in one."""
-        lines = self._complaints.decode(errors="replace").splitlines()
-        return " / ".join([line.strip() for line in lines if line.strip()][-_LAST_LINES:])
-
-    async def begin(self, on_end: "Callable[[_Login], object]", asked: Asked | Ask) -> None:
-        """Log in and make the tunnel. ``on_end`` is called when it has ended. Raises LaunchError."""
-        if sys.platform == "win32":
-            raise LaunchError("logins to other hosts need Linux or macOS here; on Windows, run Jupyter in WSL")
-        command, bootstrap = bootstrap_command([self._python] if self._python else [sys.executable, "python3"])
-        spec = SshBootstrapSpec(
-            f"jdist-{secrets.token_hex(8)} ",
-            ("serve",),
-            installing=self._advice.install,
-            naming=self._advice.name_python,
-            named=bool(self._python),
-            wheel=WHEEL if self._wheel else "",
-            wheel_size=len(self._wheel),
-        )
-        options = [f"-o{name}={value}" for name, value in _OPTIONS.items()]
-        if asked == "no one":
-            options.append("-oBatchMode=yes")
-        words = [*shlex.split(os.environ.get(COMMAND, "ssh")), "-T", *options, "--", self._host, command]
-        ask = partial(_ask_user, self._host) if asked == "user" else asked
-        async with _AskpassServer(ask) if callable(ask) else contextlib.nullcontext() as questions:
-            self._start(words, questions.environment if questions else {}, own_session=asked != "terminal")
-            await self._listen()
-            rest = await self._read_report(bootstrap + msgspec.json.encode(spec) + b"\n", spec.mark, asked)
-        tunnel = self._tunnel = Tunnel(None, lambda: on_end(self))
-        own, self._socket = self._socket, None
-        await asyncio.get_running_loop().create_connection(lambda: tunnel, sock=own)
-        if rest:
-            tunnel.data_received(rest)
-
-    def _start(self, words: list[str], environment: dict[str, str], *, own_session: bool) -> None:
-        """Start ssh with its input and output at a socket. In the terminal's session, Ctrl-C is for this process."""
-        if not own_session:
-            words = ["sh", "-c", "trap '' INT; exec \"$@\"", words[0], *words]
-        self._socket, ssh_end = socket.socketpair()
-        self._socket.setblocking(False)
-        end, env = ssh_end.fileno(), {**os.environ, **environment}
-        with ssh_end:
-            try:
-                self._process = subprocess.Popen(
-                    words, stdin=end, stdout=end, stderr=subprocess.PIPE, env=env, start_new_session=own_session
-                )
-            except OSError as e:
-                raise LaunchError(f"{words[0]} cannot be run: {e.strerror}") from None
-        reap(self._process)
-
-    async def _listen(self) -> None:
-        """Keep the end of what ssh complains of."""
-        assert self._process is not None
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        self._errors, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), self._process.stderr
-        )
-
-        async def read() -> None:
-            while data := await reader.read(_COMPLAINTS):
-                self._complaints += data
-                del self._complaints[:-_COMPLAINTS]
-
-        self._listening = asyncio.ensure_future(read())
-
-    async def _read_report(self, spec: bytes, mark: str, asked: Asked | Ask) -> bytes:
-        """Send the bootstrap and read its report; what has come behind it. Raises LaunchError."""
-        loop = asyncio.get_running_loop()
-        assert self._socket is not None
-        with contextlib.suppress(OSError):  # ssh has ended already, and says why
-            await loop.sock_sendall(self._socket, spec)
-        read = bytearray()
-        while True:
-            try:
-                piece = await loop.sock_recv(self._socket, 1 << 16)
-            except OSError:
-                piece = b""
-            read += piece
-            before, found, after = read.partition(mark.encode())
-            while found and b"\n" in after:
-                line, _, read = after.partition(b"\n")
-                report = msgspec.json.decode(line, type=BootstrapReport)
-                if report.error:
-                    raise LaunchError(f"{self._host}: {report.error}")
-                if report.wants_wheel:
-                    await loop.sock_sendall(self._socket, self._wheel)
-                elif report.progress:
-                    await self._tell(f"{self._host}: {report.progress}")
-                else:
-                    return bytes(read)
-                before, found, after = read.partition(mark.encode())
-            if not piece or len(before) > _GREETING:
-                if self._listening is not None:
-                    await asyncio.wait({self._listening}, timeout=1.0)
-                printed = [line.strip() for line in before.decode(errors="replace").splitlines() if line.strip()]
-                raise LaunchError(self._explain(self.said or " / ".join(printed[-_LAST_LINES:]), asked))
-
-    def _explain(self, said: str, asked: Asked | Ask) -> str:
-        """Why there is no login, in ssh's words, and what to do."""
-        text = f"ssh {self._host}: {said.rstrip('.') or 'it ended without a word'}"
-        if "Host key verification failed" in said:
-            return f"{text}. Look at the key once, in a terminal: ssh {self._host}"
-        if is_denied(said) and asked == "no one":
-            return f"{text}. {self._advice.login}"
-        return f"{text}. Name the Python there: {self._advice.name_python}" if "there is no " in said else text
-
-    def end(self) -> None:
-        """End the tunnel in order, and ssh with it, at the latest a moment later; may be called again."""
-        if self._listening is not None:
-            self._listening.cancel()
-        if self._errors is not None:
-            self._errors.close()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        process, self._process = self._process, None
-        is_open = self._tunnel is not None and not self._tunnel.is_over
-        if self._tunnel is not None:
-            self._tunnel.close(in_order=True)
-        if process is not None and process.poll() is None:
-            asyncio.get_running_loop().call_later(_END if is_open else 0.0, _terminate, process)
-
-
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
 
 
 async def _end_task(task: "asyncio.Task[Any] | None") -> None:
@@ -624,85 +425,3 @@ async def _network_changes(every: float = _LOOK) -> None:
         if now != before or at - looked > every + _ASLEEP:
             return
         before, looked = now, at
-
-
-def _who_is_asked() -> Asked:
-    """Who answers what ssh asks: the terminal, where ssh sees to it; the user of a kernel; or no one."""
-    if "ipykernel" in sys.modules:
-        return "user"
-    return "terminal" if sys.stdin is not None and sys.stdin.isatty() else "no one"
-
-
-class _AskpassServer:
-    """Passes what ssh asks on to who answers, while a login is under way."""
-
-    def __init__(self, ask: Ask):
-        self._ask = ask
-        self._token = secrets.token_hex(16)
-        self._directory = Path()
-        self._server: asyncio.Server | None = None
-        self.environment: dict[str, str] = {}
-
-    async def __aenter__(self) -> "_AskpassServer":
-        self._directory = Path(tempfile.mkdtemp(prefix="jdist-askpass-"))
-        program = self._directory / "askpass"
-        words = shlex.join([sys.executable, "-I", askpass.__file__])
-        program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-        program.chmod(0o700)
-        self._server = await asyncio.start_server(self._serve, LOOPBACK, 0)
-        port = self._server.sockets[0].getsockname()[1]
-        self.environment = {
-            "SSH_ASKPASS": str(program),
-            "SSH_ASKPASS_REQUIRE": "force",
-            "DISPLAY": os.environ.get("DISPLAY", ":0"),  # releases before 8.4 ask only where there is one
-            askpass.VARIABLE: f"{port} {self._token}",
-        }
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._server is not None:
-            self._server.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ValueError, OSError, KeyError, TypeError):
-            asked: dict[str, Any] = json.loads(await reader.readline())
-            if secrets.compare_digest(asked["token"], self._token):
-                answer = await self._ask(asked["text"], asked["about"])
-                writer.write(json.dumps(answer).encode() + b"\n")
-                await writer.drain()
-        writer.close()
-
-
-async def _tell(text: str) -> None:
-    """Show a line to the user, on the thread that waits if there is one."""
-
-    def show() -> str:
-        print(text, file=sys.stderr)
-        return text
-
-    if asyncio.get_running_loop() is not bridge().loop or await bridge().ask(show) is None:
-        show()
-
-
-async def _ask_user(host: str, text: str, about: str) -> str | None:
-    return await bridge().ask(lambda: _ask(host, text, about))
-
-
-def is_denied(why: str) -> bool:
-    """Whether a login has failed because no password, key or host key was accepted: only the user can change that."""
-    return any(each in why for each in _DENIALS)
-
-
-def is_secret(text: str, about: str) -> bool:
-    """Whether what is typed must not be shown: no more than yes or no is asked for otherwise."""
-    return not (about == "confirm" or "yes/no" in text)
-
-
-def _ask(host: str, text: str, about: str) -> str:
-    """Ask the user, on the thread that waits. Raises what the front end raises where it takes no input."""
-    prompt = text if host in text else f"{host}: {text}"
-    if about == "none":  # a key is to be touched
-        print(prompt)
-        return ""
-    return getpass.getpass(prompt + " ") if is_secret(text, about) else input(prompt + " ")

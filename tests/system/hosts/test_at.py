@@ -188,7 +188,7 @@ def test_a_passphrase_is_asked_for_where_somebody_waits(there: There, monkeypatc
         return PASSPHRASE
 
     monkeypatch.setattr(getpass, "getpass", type_it)
-    monkeypatch.setattr(host_module, "_who_is_asked", lambda: "user")
+    monkeypatch.setattr(host_module, "who_is_asked", lambda: "user")
     cluster = there.start("locked", nproc=1)
     assert cluster.run("rank").values == {0: 0}
     assert len(asked) == 1
@@ -204,7 +204,7 @@ def test_where_nothing_can_be_asked_the_error_says_what_to_do(there: There, monk
         raise EOFError
 
     monkeypatch.setattr(getpass, "getpass", refuse)
-    monkeypatch.setattr(host_module, "_who_is_asked", lambda: "user")
+    monkeypatch.setattr(host_module, "who_is_asked", lambda: "user")
     with pytest.raises(LaunchError, match="Permission denied"):
         there.start("locked")
 
@@ -214,7 +214,7 @@ def test_a_host_that_cannot_be_reached_is_named_with_the_reason(
     there: There, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda _: "no")
-    monkeypatch.setattr(host_module, "_who_is_asked", lambda: "user")
+    monkeypatch.setattr(host_module, "who_is_asked", lambda: "user")
     with pytest.raises(LaunchError, match=f"ssh {host}: "):
         there.start(host)
 
@@ -435,7 +435,7 @@ def test_every_event_loop_has_a_login_of_its_own(there: There) -> None:
 
 def test_after_a_break_the_user_is_asked_again_by_an_attach(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getpass, "getpass", lambda _: PASSPHRASE)
-    monkeypatch.setattr(host_module, "_who_is_asked", lambda: "user")
+    monkeypatch.setattr(host_module, "who_is_asked", lambda: "user")
     cluster = there.start("locked", nproc=1)
     kill_login("locked")
     assert eventually(lambda: "Permission denied" in connection("locked").problem, 60)

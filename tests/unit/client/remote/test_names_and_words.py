@@ -11,7 +11,8 @@ import pytest
 from jdist.client.lifecycle.lifecycle import is_same_start
 from jdist.client.lifecycle.sites import split_name
 from jdist.client.lifecycle.start import make_settings, start_words
-from jdist.client.remote.host import is_denied, remote_host
+from jdist.client.remote.host import remote_host
+from jdist.client.remote.login import is_denied
 from jdist.client.remote.requests import Answer, encode_answer, refusal
 from jdist.core.errors import LaunchError, Remedy, UsageError
 from jdist.core.settings import Host
