@@ -252,7 +252,9 @@ def test_a_rank_that_cannot_be_freed_is_fresh_if_it_is_restarted_or_cannot_save(
     assert own.run("globals().get('kept')", timeout=120).values == {0: 0, 1: None}
 
 
-def test_a_rank_that_aborts_keeps_its_names_while_another_is_restarted(cluster: jdist.Cluster) -> None:
+def test_a_rank_that_aborts_keeps_its_names_while_another_is_restarted(
+    cluster: jdist.Cluster, notices: list[str]
+) -> None:
     """gloo ends a process whose peer sent more than it expected."""
     cluster.run("kept = rank; pair = dist.new_group([0, 1])", timeout=60)
     misfit = """
@@ -263,7 +265,7 @@ def test_a_rank_that_aborts_keeps_its_names_while_another_is_restarted(cluster: 
     run = cluster.run(textwrap.dedent(misfit), background=True)
     assert eventually(lambda: "scatter" in str(run.verdict) or run.state == "done", 30.0)
     cluster.restart([0])
-    assert cluster.run("globals().get('kept')", timeout=60).values == {0: None, 1: 1, 2: 2, 3: 3}
+    assert cluster.run("globals().get('kept')", timeout=60).values == {0: None, 1: 1, 2: 2, 3: 3}, notices
 
 
 def test_a_crash_in_a_paused_frame_hands_over_the_names_of_the_session(cluster: jdist.Cluster) -> None:

@@ -9,7 +9,9 @@ stack left. Then the process ends by the same signal. The agent kills a process 
 A fault (SIGSEGV, SIGBUS, SIGFPE) is left alone and ends the process: the memory that would be saved may be damaged.
 
 The handler is installed below faulthandler's handlers, which need no interpreter: their text reports faults to the
-agent, and aborts after which Python cannot run.
+agent, and aborts after which Python cannot run. They show the stack of the failing thread only, whoever enables
+faulthandler: the other threads go on running, so reading their stacks can end the process by a fault, and its names
+would be lost.
 
 Python counts a signal as having its default action if C code installed its handler. Code that saves all handlers and
 restores them later, such as Lightning's Trainer, would therefore remove this handler without knowing it, and others
@@ -75,6 +77,7 @@ class CrashHandler:
         """Handle SIGABRT from now on; on the main thread."""
         self._libc.sigaction(int(signal.SIGABRT), ctypes.byref(self._own), None)
         self._line.setblocking(False)  # faulthandler's text is left out rather than waited for
+        faulthandler.enable = _for_failing_thread(faulthandler.enable)
         faulthandler.enable(self._line.fileno())
         signal.signal = self._keeping(signal.signal)
         # A child that fails is none of the agent's business.
@@ -135,6 +138,16 @@ class CrashHandler:
         with contextlib.suppress(BaseException):
             self._hand_over(number)
         self._done.release()
+
+
+def _for_failing_thread(original: Callable[..., None]) -> Callable[..., None]:
+    """Wrap ``faulthandler.enable`` so that the stacks of other threads are not read."""
+
+    @functools.wraps(original)
+    def enable(*arguments: Any, **options: Any) -> None:
+        original(*arguments[:1], **{**options, "all_threads": False})
+
+    return enable
 
 
 def connect(path: str, identity: str) -> socket.socket:

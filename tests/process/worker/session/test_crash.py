@@ -90,6 +90,48 @@ def test_the_line_tells_of_a_failure_even_if_python_cannot_run() -> None:
     assert "in work" in line
 
 
+UNWINDING = """
+import faulthandler, fcntl, termios
+reader, writer = os.pipe()
+size = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+os.write(writer, bytes(size - 1500))
+faulthandler.enable(writer, all_threads=True)
+has_begun, may_end = threading.Event(), threading.Event()
+
+def deep(levels):
+    if levels:
+        return deep(levels - 1)
+    has_begun.set()
+    may_end.wait()
+
+def is_full():
+    count = ctypes.c_int()
+    fcntl.ioctl(reader, termios.FIONREAD, count)
+    return count.value > size - 20
+
+thread = threading.Thread(target=deep, args=(500,))
+thread.start()
+has_begun.wait()
+thread_that_aborts()
+while not is_full():
+    time.sleep(0.001)
+may_end.set()
+thread.join()
+while os.read(reader, 4096):
+    pass
+"""
+"""A full pipe holds faulthandler up in the middle of the thread's stack, which is gone when it reads on."""
+
+
+def test_stacks_of_threads_that_go_on_are_not_read() -> None:
+    """They change meanwhile, so that reading them can end the process by a fault before it has saved its names."""
+    code, told, line = run("thread_that_aborts()\nlibc.pause()")
+    assert (code, told) == (-signal.SIGABRT, "handed over 6 in\n")
+    assert "Fatal Python error: Aborted" in line
+    assert "in work" not in line, "the main thread has not failed"
+    assert run(UNWINDING)[:2] == (-signal.SIGABRT, "handed over 6 in\n")
+
+
 @pytest.mark.parametrize("disable", ["", "import faulthandler\nsaved = [(n, signal.getsignal(n)) for n in (8, 11)]\n"])
 def test_a_fault_ends_the_process_without_a_handover(disable: str) -> None:
     """Memory may be damaged. faulthandler still reports where it was, unless the user has disabled it."""
