@@ -169,6 +169,7 @@ class NamesHandover:
         try:
             return load(NamesReader(fds[0], message.nbytes), self._shell, self._environment)
         finally:
+            self._is_due = False  # first: from the message on, only this process has them
             self._send(NamesLoaded())
             for fd in fds:
                 os.close(fd)
