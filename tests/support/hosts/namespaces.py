@@ -116,6 +116,19 @@ class Node:
         return done.stdout
 
     @contextlib.contextmanager
+    def sending_at(self, rate: str) -> Iterator[None]:
+        """Meanwhile it sends no more than that."""
+        bucket = ("tbf", "rate", rate, "burst", "512kb", "latency", "200ms")
+        try:
+            self.run("tc", "qdisc", "add", "dev", "eth0", "root", *bucket)
+        except OSError as e:
+            lacking(f"tc has no token bucket here: {e}")
+        try:
+            yield
+        finally:
+            self.run("tc", "qdisc", "del", "dev", "eth0", "root")
+
+    @contextlib.contextmanager
     def own_name_on_loopback(self) -> Iterator[None]:
         """Meanwhile its own name resolves to 127.0.1.1 on it, as an installer of Debian's leaves it."""
         before = self._hosts.read_text()

@@ -347,6 +347,43 @@ def test_a_master_connection_lets_in_whom_nothing_else_would(there: There, maste
     cluster.stop()
 
 
+PLOT = """
+import base64, os, time
+from IPython.display import display, update_display
+def picture(): return {"image/png": base64.b64encode(os.urandom(750_000)).decode(), "text/plain": str(made)}
+made = 0
+display(picture(), raw=True, display_id="plot")
+while True:
+    time.sleep(0.1)
+    made += 1
+    update_display(picture(), raw=True, display_id="plot")
+"""
+
+
+def test_on_a_slow_link_a_live_plot_shows_its_newest_picture_and_can_be_stopped(there: There, hosts: Bed) -> None:
+    cluster, shown = there.start("a", nproc=1), [-1]
+
+    def see(message: Any) -> None:
+        pictures = [item.data for item in getattr(message, "items", ()) if hasattr(item, "data")]
+        shown.extend(int(each["text/plain"]) for each in pictures if "image/png" in each)
+
+    with hosts.nodes[0].sending_at("8mbit"):
+        run = cluster.run(PLOT, background=True)
+        run.watch(see)
+        assert eventually(lambda: shown[-1] > 30, 60)
+        assert len(shown) < 15, shown
+        run.cancel()
+        assert run.wait(60)
+        assert run.outcomes[0].kind == "interrupted"
+        assert len(shown) < 20, "none was queued"
+        assert cluster.run("made").values[0] - shown[-1] in (0, 1)  # the last one may have been interrupted
+    cluster.run("import torch\nx = torch.arange(12_500_000)")
+    with hosts.nodes[0].sending_at("800mbit"):
+        pulled = cluster.pull("x")[0]
+    assert bool((pulled == pulled.new_ones(len(pulled)).cumsum(0) - 1).all())
+    cluster.stop()
+
+
 def test_folders_are_those_of_the_host(there: There, tmp_path: Path) -> None:
     """A relative one is where a cell there would find it, although this process is somewhere else."""
     cluster, where = there.start("a"), f"/tmp/{tmp_path.name}"  # each host has a /tmp of its own
