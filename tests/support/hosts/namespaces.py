@@ -129,6 +129,25 @@ class Node:
             self.run("tc", "qdisc", "del", "dev", "eth0", "root")
 
     @contextlib.contextmanager
+    def small_disk(self, *folders: Path) -> Iterator[Disk]:
+        """Meanwhile these folders of its own are on one small disk, which begins empty."""
+        disk = Disk(self, self.directory / "disk")
+        disk.path.mkdir()
+        with contextlib.ExitStack() as mounted:
+
+            def mount(*words: str) -> None:
+                self.run("mount", *words)
+                mounted.callback(self.run, "umount", "-l", words[-1])
+
+            mount("-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk.path))
+            for folder in folders:
+                folder.mkdir(exist_ok=True)
+                self.run("mkdir", "-m", "1777", str(disk.path / folder.name))
+                mount("--bind", str(disk.path / folder.name), str(folder))
+            yield disk
+        disk.path.rmdir()
+
+    @contextlib.contextmanager
     def own_name_on_loopback(self) -> Iterator[None]:
         """Meanwhile its own name resolves to 127.0.1.1 on it, as an installer of Debian's leaves it."""
         before = self._hosts.read_text()
@@ -143,6 +162,21 @@ class Node:
         """What jdist has in its ``/tmp`` and ``/dev/shm``, logs left out."""
         found = [p for folder in (self.tmp, self.shm) for p in folder.glob("jdist-*")]
         return [str(p) for p in found if not p.name.startswith("jdist-logs-")]
+
+
+class Disk:
+    """A disk of a node's, which can be filled."""
+
+    def __init__(self, node: Node, path: Path):
+        self.path = path
+        self._node = node
+
+    def fill(self) -> None:
+        with contextlib.suppress(OSError):  # it is full: that is its end
+            self._node.run("dd", "if=/dev/zero", f"of={self.path}/ballast", "bs=4k")
+
+    def free(self) -> None:
+        self._node.run("rm", f"{self.path}/ballast")
 
 
 class Bed:

@@ -417,6 +417,39 @@ def test_a_controller_that_dies_there_is_started_again_there(there: There) -> No
     cluster.stop()
 
 
+def test_a_full_disk_there_is_named_and_everything_goes_on_once_there_is_room(
+    there: There, hosts: Bed, tmp_path: Path
+) -> None:
+    node, runtime = hosts.nodes[0], there.sshd.runtime("a")
+    (tmp_path / "synced.py").write_text("A = 1\n")
+    with node.small_disk(runtime, node.tmp) as disk:
+        disk.fill()
+        with pytest.raises(LaunchError, match=rf"^a: .*No space left.*make room in {runtime}"):
+            there.start("a")
+        disk.free()
+        cluster = there.start("a")
+        cluster.run("kept = rank + 40")
+        run = cluster.run(COUNT.format(n=30), background=True)
+        assert eventually(lambda: run.state == "running")
+        disk.fill()
+        with pytest.raises(UsageError, match=rf"node 0 .*No space left.*make room in {node.tmp}"):
+            cluster.sync(str(tmp_path))
+        with pytest.raises(LaunchError, match=rf"^a: .*make room in {runtime}"):
+            cluster.add_node(1)
+        assert run.wait(60)
+        assert [lines(o.stdout) for o in run.outcomes.values()] == [[f"line {n}" for n in range(30)]] * 2
+        link = cluster.asynchronous.link
+        there.named("a", "controller").kill()
+        assert eventually(lambda: link.lost)
+        with pytest.raises(jdist.ConnectionLost, match=rf"write its files: .*make room in {runtime}"):
+            cluster.run("kept")
+        disk.free()
+        assert cluster.run("kept").values == {0: 40, 1: 41}
+        cluster.sync(str(tmp_path))
+        assert cluster.run("import synced; synced.A").values == {0: 1, 1: 1}
+        cluster.stop()
+
+
 def test_while_it_is_broken_a_cell_is_refused_with_the_reason_and_an_interrupt_is_sent_later(
     there: There, hosts: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
