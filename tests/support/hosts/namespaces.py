@@ -132,7 +132,7 @@ class Node:
     def small_disk(self, *folders: Path) -> Iterator[Disk]:
         """Meanwhile these folders of its own are on one small disk, which begins empty."""
         disk = Disk(self, self.directory / "disk")
-        disk.path.mkdir()
+        disk.path.mkdir(exist_ok=True)
         with contextlib.ExitStack() as mounted:
 
             def mount(*words: str) -> None:
@@ -145,7 +145,6 @@ class Node:
                 self.run("mkdir", "-m", "1777", str(disk.path / folder.name))
                 mount("--bind", str(disk.path / folder.name), str(folder))
             yield disk
-        disk.path.rmdir()
 
     @contextlib.contextmanager
     def own_name_on_loopback(self) -> Iterator[None]:

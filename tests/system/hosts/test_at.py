@@ -295,21 +295,22 @@ def test_a_client_whose_address_changes_misses_nothing(there: There, hosts: Bed,
     there.clusters[0].stop()
 
 
-def test_a_client_that_is_stopped_for_a_while_misses_nothing(there: There) -> None:
+def test_a_client_that_is_stopped_for_a_while_misses_nothing(there: There, hosts: Bed) -> None:
+    """Until the host has given its login up."""
     there.start("a").detach()
-    words = [sys.executable, "-c", CLIENT, COUNT.format(n=30)]
+    words = hosts.nodes[2].command([sys.executable, "-c", CLIENT, COUNT.format(n=100)])
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "started\n"
         ours = [client.pid, *(p.pid for p in psutil.Process(client.pid).children(recursive=True))]
         for pid in ours:  # as the whole computer that sleeps
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(12)
+        assert eventually(lambda: not there.sshd.sessions(), 60)
         for pid in ours:
             os.kill(pid, signal.SIGCONT)
-        out, _ = client.communicate(timeout=60)
-    assert lines(out) == [f"line {n}" for n in range(30)]
-    assert "{0: 29}" in out
+        out, _ = client.communicate(timeout=90)
+    assert lines(out) == [f"line {n}" for n in range(100)]
+    assert "{0: 99}" in out
     there.clusters[0] = jdist.attach(at="a")
 
 
