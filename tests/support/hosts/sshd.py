@@ -3,8 +3,8 @@
 Hosts, as the user calls them: ``a``, ``b``, ``c`` are the nodes, and ``through`` is c by way of a. c greets whoever
 logs in, on standard output, whatever for. b forwards nothing, and ``locked`` is b by a key whose passphrase is
 `PASSPHRASE`. ``stranger`` has no key that b takes; ``changed`` is b with another host key in known_hosts, ``unseen``
-with none; at ``nowhere`` is nobody. A login from c ends when it has not answered for a few seconds. A login has folders of its host's own, for connection files and for
-environments with jdist.
+with none; at ``nowhere`` is nobody. A login from c is ended when it has not answered for a few seconds. A login has
+folders of its host's own, for connection files and for environments with jdist.
 """
 
 from __future__ import annotations

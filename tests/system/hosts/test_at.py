@@ -140,6 +140,22 @@ def test_slurm_there_starts_the_nodes(there: There, slurm: Slurm) -> None:
     assert eventually(lambda: not slurm.jobs())
 
 
+def test_code_beside_the_notebook_reaches_hosts_that_share_no_folder_and_another_login_uses_it(
+    there: There, slurm: Slurm, hosts: Bed, project: Path
+) -> None:
+    cluster = there.start("a", nproc=1, nnodes=2, launcher="slurm")
+    run = cluster.run("import helper, os\nhelper.answer(), os.stat(os.path.expanduser('~')).st_ino")
+    answers, homes = zip(*run.values.values(), strict=True)
+    assert answers == (1, 1)
+    assert len(set(homes)) == 2
+    line = f"jdist: helper is not on nodes 0-1: synced 5 files of {project} to them\n"
+    assert [run.outcomes[rank].stderr for rank in range(2)] == [line] * 2
+    words = hosts.nodes[2].command([sys.executable, "-c", CLIENT, "import helper; helper.answer()"])
+    client = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert "{0: 1}" in client.stdout, client.stderr
+    cluster.stop()
+
+
 def test_the_command_line_and_its_verbs(there: There) -> None:
     env = {**os.environ, "JDIST_AT": "a"}
 
