@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from jdist.agent.node import NodeContext
-from jdist.core.errors import UsageError
+from jdist.core.errors import UsageError, writing_to
 from jdist.core.import_path import ImportPath
 from jdist.core.messages import code
 from jdist.core.messages.base import Ack, Message
@@ -126,7 +126,7 @@ class CodeFolder:
     def place(self) -> str:
         """A random name, the same for all agents that share the folder."""
         mark = self.path / _PLACE
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError), writing_to(self.path):
             fresh = self.path / f"{_PLACE}-{os.getpid()}"
             fresh.write_text(secrets.token_hex(16))
             try:
@@ -195,9 +195,10 @@ class CodeFolder:
         fd = os.open(staging / digest.hex(), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             view = memoryview(data)
-            while view:
-                written = os.pwrite(fd, view, offset)
-                view, offset = view[written:], offset + written
+            with writing_to(self.path):
+                while view:
+                    written = os.pwrite(fd, view, offset)
+                    view, offset = view[written:], offset + written
         finally:
             os.close(fd)
 
@@ -208,9 +209,10 @@ class CodeFolder:
         staging = root / code.STAGING
         staging.mkdir(parents=True, exist_ok=True)
         try:
-            self._gather(tree, staging)
             wanted = {e.path for e in tree.entries}
-            changed = [e.path for e in tree.entries if self._put(root, staging, e)]
+            with writing_to(self.path):
+                self._gather(tree, staging)
+                changed = [e.path for e in tree.entries if self._put(root, staging, e)]
             found = [str(p.relative_to(root)) for p in _walk(root)]
             deleted = sorted(p for p in found if p not in wanted and "__pycache__" not in p.split("/"))
             for path in deleted:

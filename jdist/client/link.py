@@ -32,7 +32,15 @@ from jdist.core.messages.protocol import (
     ToClient,
 )
 from jdist.core.messages.runs import RunAccepted, RunRecord
-from jdist.core.messages.status import Attached, ClientHello, ClusterFacts, RequestRefused, StatusReport, Stopped
+from jdist.core.messages.status import (
+    Attached,
+    ClientHello,
+    ClusterFacts,
+    Notice,
+    RequestRefused,
+    StatusReport,
+    Stopped,
+)
 from jdist.core.settings import BEAT
 from jdist.wire import log
 from jdist.wire.processes import has_ended, start_time
@@ -387,6 +395,10 @@ def _named(message: Message, name: str) -> Message:
             return structs.replace(message, name=name)
         case StatusReport():
             return structs.replace(message, facts=structs.replace(message.facts, name=name))
+        case Notice():
+            local = name.rpartition(":")[2]
+            named = (structs.replace(each, name=name) if each.name == local else each for each in message.remedies)
+            return structs.replace(message, remedies=tuple(named))
     return message
 
 

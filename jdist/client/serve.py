@@ -31,7 +31,7 @@ from jdist.client.remote.requests import (
     encode_answer,
     refusal,
 )
-from jdist.core.errors import JdistError, LaunchError, describe_error
+from jdist.core.errors import JdistError, LaunchError, describe_error, writing_to
 from jdist.launch.launch_program import reap
 from jdist.wire import log
 from jdist.wire.processes import has_ended, start_time
@@ -42,6 +42,7 @@ _OUTPUT = 10.0  # Seconds for which a request for a command's output waits.
 _LOOK = 0.1
 _UNDO = 30.0  # Seconds for a command that was interrupted to end what it began.
 _PIECE = 1 << 16  # Bytes.
+_ROOM = 1 << 16  # Bytes that are reserved for what a command writes: its error, also when the disk has become full.
 
 
 def main() -> int:
@@ -100,15 +101,29 @@ def _begin_command(verb: str, words: tuple[str, ...], name: str) -> CommandBegun
     """Carry out a command in a process that outlives this one, and writes to a file."""
     path = find.directory() / f"jdist-{name}-{secrets.token_hex(4)}.{verb}"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _reserve(path)
     own = ["--name" if verb == "start" else "--cluster", name, "--at="]  # here, whatever JDIST_AT says
     command = [sys.executable, "-P", "-m", "jdist", verb, *own, *words]
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
+    with path.open("r+b") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     started = start_time(process.pid)
     reap(process)
     return CommandBegun(name, process.pid, started, str(path))
+
+
+def _reserve(path: Path) -> None:
+    """Make a command's output file; it ends at the first zero byte. Raises LaunchError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with writing_to(path.parent):
+            os.posix_fallocate(fd, 0, _ROOM)
+    except OSError as e:
+        path.unlink()
+        raise LaunchError(f"the command cannot write its output: {e}") from None
+    finally:
+        os.close(fd)
 
 
 async def _read_command(command: CommandBegun, offset: int) -> CommandOutput:
@@ -132,7 +147,7 @@ async def _read_command(command: CommandBegun, offset: int) -> CommandOutput:
 def _read_from(path: Path, offset: int) -> bytes:
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(offset)
-        return file.read(_PIECE)
+        return file.read(_PIECE).partition(b"\0")[0]
     return b""
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from jdist.controller.server import Server
 from jdist.core import __version__
-from jdist.core.errors import ProtocolError
+from jdist.core.errors import LaunchError, ProtocolError
 from jdist.wire import awake_loop, log
 from jdist.wire.processes import has_ended, host_id, on_exit
 from jdist.wire.transport import keys
@@ -76,14 +76,17 @@ async def _serve(start: keys.StartController) -> None:
 
 
 async def _listen(new_server: Callable[[], Server], charter: keys.Charter, path: Path) -> Server:
-    """The server at the charter's ports, once they are free. Raises OSError, and _Running if another one has them."""
+    """The server at the charter's ports, once they are free. Raises LaunchError, or _Running if another has them."""
     end = time.monotonic() + _PORTS
     while True:
         try:
             return new_server()
         except OSError as e:
             if e.errno != errno.EADDRINUSE or not charter.control_port or time.monotonic() > end:
-                raise
+                error = f"the controller cannot listen on {charter.settings.bind_host or keys.LOOPBACK}: {e}"
+                if charter.control_port and e.errno == errno.EADDRINUSE:
+                    error += "; its nodes look for it at that port, which another program has taken meanwhile"
+                raise LaunchError(error) from None
         if _serves(charter, path):
             raise _Running
         await asyncio.sleep(0.1)  # a port that becomes free triggers no event
@@ -140,10 +143,10 @@ def main() -> int:
     except _Running:
         _report(keys.ControllerStarted(str(keys.connection_path(Path(start.directory), start.settings.name))))
         return 0
+    except LaunchError as e:
+        _report(keys.ControllerStarted(error=str(e)))
+        return 1
     except OSError as e:
-        error = f"the controller cannot listen on {start.settings.bind_host or keys.LOOPBACK}: {e}"
-        if start.charter is not None and e.errno == errno.EADDRINUSE:
-            error += "; its nodes look for it at that port, which another program has taken meanwhile"
-        _report(keys.ControllerStarted(error=error))
+        _report(keys.ControllerStarted(error=f"the controller cannot write its files: {e}"))
         return 1
     return 0

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from jdist.controller.backlog import Backlog
 from jdist.core import __version__
 from jdist.core.errors import Overrun, ProtocolError
 from jdist.core.messages.base import PROTOCOL, Message
@@ -98,11 +99,17 @@ class PeerKeys:
 
 
 _MOST = 8192  # Peers at a time.
+_WINDOW = 512 << 10  # Bytes that a client has not acknowledged, from which on what comes next waits in its backlog.
 
 
 class _Peer(NamedTuple):
     stream: Stream
     outbox: Outbox
+    backlog: Backlog
+
+    @property
+    def is_behind(self) -> bool:
+        return self.stream.kept_bytes + self.outbox.nbytes > _WINDOW
 
 
 class PeerStreams:
@@ -129,7 +136,7 @@ class PeerStreams:
             if stream is None and len(self._peers) >= _MOST:
                 raise ProtocolError(f"there are {_MOST} peers already")
             stream = Stream(head.session, KEPT_BYTES)
-            self._peers[peer] = _Peer(stream, Outbox(partial(self._put_message, peer, stream)))
+            self._peers[peer] = _Peer(stream, Outbox(partial(self._put_message, peer, stream)), Backlog(KEPT_BYTES))
         elif head.session < stream.session:
             return b""  # the peer has left that one
         try:
@@ -139,6 +146,8 @@ class PeerStreams:
             return b""
         for answer in answers:
             self._put(peer, answer)
+        if (known := self._peers[peer]).backlog and not known.is_behind:
+            self._release(known)
         if head.kind == BACK:
             self.on_answer(peer)
         return payload
@@ -155,12 +164,24 @@ class PeerStreams:
     def send(self, peer: str, message: Message) -> None:
         """Send, with what else the peer is sent in this turn; if the connection is broken, again when it is back."""
         known = self._peers.get(peer)
-        if known is not None and (data := pack_report(message)):
+        if known is None:
+            return
+        if peer.startswith("c-") and (known.backlog or known.is_behind):
+            try:
+                known.backlog.add(message)
+            except Overrun as e:
+                self._give_up(peer, known.stream, e)
+        elif data := pack_report(message):
             known.outbox.add(data)
+
+    def _release(self, peer: _Peer) -> None:
+        for data in peer.backlog.take():
+            peer.outbox.add(data)
 
     def flush(self) -> None:
         """Send what is still gathered."""
         for peer in list(self._peers.values()):
+            self._release(peer)
             peer.outbox.flush()
 
     def _put_message(self, peer: str, stream: Stream, payload: bytes) -> None:
@@ -180,6 +201,7 @@ class PeerStreams:
         """The peer is given up: if it speaks again it has to say hello first."""
         known = self._peers.pop(peer, None)
         if known is not None:
+            self._release(known)
             known.outbox.flush()  # such as why
 
     def _put(self, peer: str, frames: Frames) -> bool:

@@ -22,8 +22,11 @@ Every message names the rank, the node, and what was being done; ``remedies`` sa
 the remedies: notebook and command line by :mod:`jdist.notebook.text.remedy_text`, JupyterLab as buttons.
 """
 
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -163,6 +166,17 @@ class CellInterrupted(CellError):
 
 class RankLost(CellError):
     """A rank's process died, or its node is gone. Its namespace is lost unless the next process has taken it over."""
+
+
+@contextlib.contextmanager
+def writing_to(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Have the error of a full disk, which a write raises without a path, say where there is no room and what to do."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(e.errno, f"{os.strerror(e.errno)}: make room in {os.fspath(folder)}, then try again") from e
 
 
 def describe_error(error: BaseException) -> str:

@@ -43,6 +43,7 @@ from jdist.core.messages.runs import (
     Text,
 )
 from jdist.core.outcome import WIDGET_VIEW
+from jdist.core.waiting_output import Arrived, WaitingOutput
 from jdist.wire.values.frames import Unpacker, encodable
 
 _log = logging.getLogger("jdist.agent")
@@ -136,8 +137,6 @@ _PARCEL = 4 << 20  # Characters and bytes in one message. Another item, a displa
 _RUNS = 1000  # Runs whose last message is remembered; older ones only have threads that still write.
 
 _metrics: Unpacker[MetricsLogged] = Unpacker(MetricsLogged)
-
-Arrived = tuple[float, OutputItem]  # When the item arrived, as its number among those of all ranks, and the item.
 
 
 class _TextMeter:
@@ -262,7 +261,7 @@ class _RankOutput:
     """One rank's part of a run, waiting to be sent on."""
 
     def __init__(self, limit: int):
-        self.items: list[Arrived] = []
+        self._waiting = WaitingOutput()
         self.points: list[MetricPoints] = []
         self.streams = {name: _CappedStream(limit) for name in _STREAMS}
         self.displays = _CappedDisplays()
@@ -273,54 +272,20 @@ class _RankOutput:
         """Have an item wait. Displays that it replaces or clears need not be sent any more."""
         if isinstance(item, Clear):
             self.displays = _CappedDisplays()
-            last = self.items[-1][1] if self.items else None
-            if isinstance(last, Clear) and last.area == item.area:
-                item = msgspec.structs.replace(item, wait=item.wait and last.wait)
-                del self.items[-1]
-            if not item.wait:
-                self._drop_displays(len(self.items), item.area)
-        elif isinstance(item, Display) and item.is_update:
-            if self._replace(item):
-                return
-        elif not isinstance(item, Tail):
-            self._drop_displays(self._count_cleared(item.area), item.area)
-        self.items.append((arrived, item))
+        self._waiting.add(arrived, item)
 
     def add_text(self, number: Callable[[], int], worker: int, name: Literal["stdout", "stderr"], text: str) -> None:
         """Have text wait, as a part of the last item if that is text of the same stream."""
-        _, last = self.items[-1] if self.items else (0, None)
+        items = self._waiting.items
+        _, last = items[-1] if items else (0, None)
         for at in range(0, len(text), _PIECE):
             piece = Text((worker,), name, text[at : at + _PIECE], self.area)
             is_same = isinstance(last, Text) and (last.stream, last.area) == (name, self.area)
             if isinstance(last, Text) and is_same and len(last.text) + len(piece.text) <= _PIECE:
-                self.items[-1] = self.items[-1][0], msgspec.structs.replace(last, text=last.text + piece.text)
+                items[-1] = items[-1][0], msgspec.structs.replace(last, text=last.text + piece.text)
             else:
                 self.add(number(), piece)
-            last = self.items[-1][1]
-
-    def _count_cleared(self, area: int) -> int:
-        """How many of the waiting items are cleared by the next output in the area: those before a clear at the end."""
-        last = len(self.items) - 1
-        is_clear = last >= 0 and isinstance(item := self.items[last][1], Clear) and item.area == area
-        return last if is_clear else 0
-
-    def _drop_displays(self, before: int, area: int) -> None:
-        """Drop what is cleared; an update may be that of a display in another place."""
-        self.items[:before] = [
-            (arrived, item)
-            for arrived, item in self.items[:before]
-            if not isinstance(item, Display) or item.is_update or item.area != area
-        ]
-
-    def _replace(self, update: Display) -> bool:
-        """Put an update of a display in the place of one that waits, unless the display has been shown again since."""
-        for at in range(len(self.items) - 1, -1, -1):
-            arrived, item = self.items[at]
-            if isinstance(item, Display) and item.display_id == update.display_id:
-                if item.is_update:
-                    self.items[at] = arrived, update
-                return item.is_update
-        return False
+            last = items[-1][1]
 
     def note_capture(self, content: CommContent) -> None:
         """An output widget begins to capture when its state gets a message's id, and ends when that is empty."""
@@ -330,7 +295,7 @@ class _RankOutput:
             self.area = number if state["msg_id"] else 0
 
     def collect(self, worker: int) -> list[Arrived]:
-        items, self.items = self.items, []
+        items, self._waiting = self._waiting.items, WaitingOutput()
         capped = (stream.tail(worker, name) for name, stream in self.streams.items() if stream.has_new_tail)
         return items + [(math.inf, tail) for tail in capped]
 

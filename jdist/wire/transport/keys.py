@@ -24,7 +24,7 @@ import msgspec
 import zmq
 from msgspec import Struct
 
-from jdist.core.errors import ProtocolError
+from jdist.core.errors import ProtocolError, writing_to
 from jdist.core.messages.membership import Owner
 from jdist.core.messages.status import Origin
 from jdist.core.settings import Settings
@@ -220,7 +220,7 @@ def write_keys(path: Path, content: Connection | Charter, *, replace: bool) -> N
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as f:
+        with writing_to(path.parent), os.fdopen(open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as f:
             f.write(msgspec.json.encode(content))
         if replace:
             partial.replace(path)

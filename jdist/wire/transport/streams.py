@@ -33,7 +33,7 @@ MESSAGE, NOTE, AGAIN, BACK, UNKNOWN = range(5)
 
 _layout = struct.Struct(">BQQQ")
 _ACK_MESSAGES = 64
-_ACK_BYTES = 1 << 20  # Bytes after which to acknowledge at once; less is acknowledged by the next heartbeat.
+_ACK_BYTES = 256 << 10  # Bytes after which to acknowledge at once; less is acknowledged by the next heartbeat.
 KEPT_BYTES = 256 << 20  # Bytes that a controller keeps for a peer that acknowledges nothing, before it drops the peer.
 
 Frames = list[bytes]
@@ -134,6 +134,11 @@ class Stream:
         """The number of unacknowledged messages."""
         return len(self._kept)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Their bytes."""
+        return self._kept_bytes
+
 
 _MOST_BYTES = 1 << 20  # Bytes that are gathered; a larger message travels alone.
 
@@ -159,6 +164,10 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         return not self._waiting
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
 
     def flush(self) -> None:
         """Send what has been gathered, now."""

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan
 
-from jdist.core.errors import UsageError, describe_error
+from jdist.core.errors import UsageError, describe_error, writing_to
 from jdist.core.messages.saving import MANIFEST, Manifest, PartSaved, SaveStarted
 from jdist.core.ranks import RankSet
 from jdist.worker.session import exchange, folder
@@ -167,7 +167,8 @@ class BackgroundSave:
     def _run(self) -> None:
         planned, error, is_complete = self._planned, "", False
         try:
-            is_complete = self._write()
+            with writing_to(planned.writing):
+                is_complete = self._write()
         except BaseException as e:  # a full disk, a folder that was removed
             _log.info("save %s failed", planned.save, exc_info=True)
             error = describe_error(e)

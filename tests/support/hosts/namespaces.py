@@ -1,7 +1,7 @@
 """Bed: hosts as namespaces, a bridge that the controller listens on and a cable to each node.
 
-A node has its own network, host name, ``/etc/hosts``, ``/tmp`` and ``/dev/shm``; that two of them are on one machine
-cannot be seen from inside. They share the processes' numbers, and the rest of the file system.
+A node has its own network, host name, ``/etc/hosts``, ``/tmp``, ``/dev/shm`` and home directory; that two of
+them are on one machine cannot be seen from inside. They share the processes' numbers, and the rest of the file system.
 Addresses and names are this test run's own, so that two runs on one machine do not meet. The namespaces live as long as
 a process of each node's that ends with this one.
 """
@@ -20,15 +20,18 @@ from jdist.launch.join import LocalLauncher
 from support.lacking import lacking
 
 NNODES = 3
-_TMP = Path("/tmp")
+_TMP, _SHM, _HOME = Path("/tmp"), Path("/dev/shm"), Path("~root").expanduser()
 _HOLD = """
 set -e
-name=$1 hosts=$2 tmp=$3 shm=$4; shift 4
+name=$1 hosts=$2; shift 2
 [ -z "$name" ] || hostname "$name"
 mount --bind "$hosts" /etc/hosts
-for kept; do mkdir -p "$tmp/${kept#/tmp/}"; mount --bind "$kept" "$tmp/${kept#/tmp/}"; done
-[ -z "$tmp" ] || mount --rbind "$tmp" /tmp
-[ -z "$shm" ] || mount --bind "$shm" /dev/shm
+while [ $# -gt 0 ]; do
+  own=$1 place=$2 count=$3; shift 3
+  for kept in "${@:1:count}"; do mkdir -p "$own${kept#$place}"; mount --bind "$kept" "$own${kept#$place}"; done
+  shift "$count"
+  mount --rbind "$own" "$place"
+done
 echo ready
 exec cat
 """
@@ -78,8 +81,8 @@ class Node:
         self.address = address
         self.directory = directory
         """For files of its daemons: seen under this path from inside and outside; removed with the bed."""
-        self.tmp, self.shm = directory / "tmp", directory / "shm"
-        """What is ``/tmp`` and ``/dev/shm`` on it."""
+        self.tmp, self.shm, self.home = directory / "tmp", directory / "shm", directory / "home"
+        """What is ``/tmp``, ``/dev/shm`` and the user's home directory on it."""
         self._hosts = directory / "hosts"
         self._held: _Held | None = None
 
@@ -90,12 +93,14 @@ class Node:
         return self._held
 
     def up(self, hosts: str) -> None:
-        for folder in (self.tmp, self.shm):
-            folder.mkdir(parents=True)
-            folder.chmod(0o1777)
+        places = []
+        for own, place in ((self.tmp, _TMP), (self.shm, _SHM), (self.home, _HOME)):
+            own.mkdir(parents=True)
+            own.chmod(0o1777)
+            kept = _needed_under(place)
+            places += [str(own), str(place), str(len(kept)), *kept]
         self._hosts.write_text(hosts)
-        places = [self.name, str(self._hosts), str(self.tmp), str(self.shm), *_needed_under_tmp()]
-        self._held = _Held(["--net", "--uts", "--mount"], places)
+        self._held = _Held(["--net", "--uts", "--mount"], [self.name, str(self._hosts), *places])
 
     def down(self) -> None:
         if self._held is not None:
@@ -116,6 +121,37 @@ class Node:
         return done.stdout
 
     @contextlib.contextmanager
+    def sending_at(self, rate: str) -> Iterator[None]:
+        """Meanwhile it sends no more than that."""
+        bucket = ("tbf", "rate", rate, "burst", "512kb", "latency", "200ms")
+        try:
+            self.run("tc", "qdisc", "add", "dev", "eth0", "root", *bucket)
+        except OSError as e:
+            lacking(f"tc has no token bucket here: {e}")
+        try:
+            yield
+        finally:
+            self.run("tc", "qdisc", "del", "dev", "eth0", "root")
+
+    @contextlib.contextmanager
+    def small_disk(self, *folders: Path) -> Iterator[Disk]:
+        """Meanwhile these folders of its own are on one small disk, which begins empty."""
+        disk = Disk(self, self.directory / "disk")
+        disk.path.mkdir(exist_ok=True)
+        with contextlib.ExitStack() as mounted:
+
+            def mount(*words: str) -> None:
+                self.run("mount", *words)
+                mounted.callback(self.run, "umount", "-l", words[-1])
+
+            mount("-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk.path))
+            for folder in folders:
+                folder.mkdir(exist_ok=True)
+                self.run("mkdir", "-m", "1777", str(disk.path / folder.name))
+                mount("--bind", str(disk.path / folder.name), str(folder))
+            yield disk
+
+    @contextlib.contextmanager
     def own_name_on_loopback(self) -> Iterator[None]:
         """Meanwhile its own name resolves to 127.0.1.1 on it, as an installer of Debian's leaves it."""
         before = self._hosts.read_text()
@@ -130,6 +166,21 @@ class Node:
         """What jdist has in its ``/tmp`` and ``/dev/shm``, logs left out."""
         found = [p for folder in (self.tmp, self.shm) for p in folder.glob("jdist-*")]
         return [str(p) for p in found if not p.name.startswith("jdist-logs-")]
+
+
+class Disk:
+    """A disk of a node's, which can be filled."""
+
+    def __init__(self, node: Node, path: Path):
+        self.path = path
+        self._node = node
+
+    def fill(self) -> None:
+        with contextlib.suppress(OSError):  # it is full: that is its end
+            self._node.run("dd", "if=/dev/zero", f"of={self.path}/ballast", "bs=4k")
+
+    def free(self) -> None:
+        self._node.run("rm", f"{self.path}/ballast")
 
 
 class Bed:
@@ -178,7 +229,7 @@ class Bed:
             node.run("ip", "link", "set", "eth0", "up")
         hosts = self.directory / "hosts"
         hosts.write_text(self.hosts + Path("/etc/hosts").read_text())
-        self._names = _Held(["--mount"], ["", str(hosts), "", ""])
+        self._names = _Held(["--mount"], ["", str(hosts)])
 
     def down(self) -> None:
         for n, node in enumerate(self.nodes):
@@ -247,10 +298,10 @@ class Bed:
             self.fast(n)
 
 
-def _needed_under_tmp() -> list[str]:
-    """What this test run's Python needs of ``/tmp``, if it was installed there."""
+def _needed_under(place: Path) -> list[str]:
+    """What this test run's Python needs of a place that each node has for itself, if it was installed there."""
     needed = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix, Path(jdist.__file__).parents[1])}
-    return sorted(str(p) for p in needed if p.is_relative_to(_TMP))
+    return sorted(str(p) for p in needed if p.is_relative_to(place))
 
 
 class NamespaceLauncher(LocalLauncher):

@@ -3,8 +3,8 @@
 Hosts, as the user calls them: ``a``, ``b``, ``c`` are the nodes, and ``through`` is c by way of a. c greets whoever
 logs in, on standard output, whatever for. b forwards nothing, and ``locked`` is b by a key whose passphrase is
 `PASSPHRASE`. ``stranger`` has no key that b takes; ``changed`` is b with another host key in known_hosts, ``unseen``
-with none; at ``nowhere`` is nobody. A login has folders of its host's own, for connection files and for
-environments with jdist.
+with none; at ``nowhere`` is nobody. A login from c is ended when it has not answered for a few seconds. A login has
+folders of its host's own, for connection files and for environments with jdist.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ PermitRootLogin prohibit-password
 StrictModes no
 UseDNS no
 SetEnv JUPYTER_RUNTIME_DIR={directory}/runtime TMPDIR={directory}/tmp XDG_DATA_HOME={directory}/share SLURM_CONF={slurm}
+"""
+_IMPATIENT = """
+Match Address {address}
+  ClientAliveInterval 1
+  ClientAliveCountMax 2
 """
 _FORBIDDING = """
 AllowTcpForwarding no
@@ -101,7 +106,8 @@ class Sshd:
         settings = _SSHD.format(**places, keys=self._ssh / "authorized_keys")
         name = NAMES[self._nodes.index(node)]
         own = {"b": _FORBIDDING, "c": _GREETING}.get(name, "")
-        (node.directory / "sshd_config").write_text(settings + own)
+        impatient = _IMPATIENT.format(address=self._nodes[-1].address)
+        (node.directory / "sshd_config").write_text(settings + own + impatient)
         command = node.command(["/usr/sbin/sshd", "-D", "-e", "-f", str(node.directory / "sshd_config")])
         with open(node.directory / "sshd.log", "wb") as log:
             daemon = subprocess.Popen(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -140,3 +142,37 @@ def rays(bed: Bed) -> Iterator[Rays]:
         yield rays
     finally:
         rays.down()
+
+
+HELPER = """
+import sys
+from beside import NAME
+ANSWER = 1
+def answer(): return ANSWER
+def square(x): return x * x
+def show(index, folder):
+    import late
+    open(f"{folder}/{index}", "w").write(late.NAME)
+class Numbers:
+    def __len__(self): return 2
+    def __getitem__(self, i): return i + ANSWER
+"""
+
+
+@pytest.fixture
+def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with modules in this machine's ``/tmp``, where this process works as a kernel started there does."""
+    directory = Path(tempfile.mkdtemp(prefix="project-", dir="/tmp"))
+    (directory / "helper.py").write_text(HELPER)
+    (directory / "beside.py").write_text("NAME = 'beside'\n")
+    (directory / "late.py").write_text("NAME = 'late'\n")
+    (directory / "random.py").write_text("raise SystemError('random of the user')\n")
+    (directory / "parts").mkdir()
+    (directory / "parts" / "one.py").write_text("ONE = 1\n")
+    (directory / "weights.pt").write_bytes(bytes(1 << 20))
+    monkeypatch.chdir(directory)
+    path = [entry for entry in sys.path if entry]
+    first = next(n for n, entry in enumerate(path) if entry.endswith("site-packages"))
+    monkeypatch.setattr(sys, "path", [*path[:first], "", *path[first:]])
+    yield directory
+    shutil.rmtree(directory)

@@ -140,6 +140,22 @@ def test_slurm_there_starts_the_nodes(there: There, slurm: Slurm) -> None:
     assert eventually(lambda: not slurm.jobs())
 
 
+def test_code_beside_the_notebook_reaches_hosts_that_share_no_folder_and_another_login_uses_it(
+    there: There, slurm: Slurm, hosts: Bed, project: Path
+) -> None:
+    cluster = there.start("a", nproc=1, nnodes=2, launcher="slurm")
+    run = cluster.run("import helper, os\nhelper.answer(), os.stat(os.path.expanduser('~')).st_ino")
+    answers, homes = zip(*run.values.values(), strict=True)
+    assert answers == (1, 1)
+    assert len(set(homes)) == 2
+    line = f"jdist: helper is not on nodes 0-1: synced 5 files of {project} to them\n"
+    assert [run.outcomes[rank].stderr for rank in range(2)] == [line] * 2
+    words = hosts.nodes[2].command([sys.executable, "-c", CLIENT, "import helper; helper.answer()"])
+    client = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert "{0: 1}" in client.stdout, client.stderr
+    cluster.stop()
+
+
 def test_the_command_line_and_its_verbs(there: There) -> None:
     env = {**os.environ, "JDIST_AT": "a"}
 
@@ -295,21 +311,22 @@ def test_a_client_whose_address_changes_misses_nothing(there: There, hosts: Bed,
     there.clusters[0].stop()
 
 
-def test_a_client_that_is_stopped_for_a_while_misses_nothing(there: There) -> None:
+def test_a_client_that_is_stopped_for_a_while_misses_nothing(there: There, hosts: Bed) -> None:
+    """Until the host has given its login up."""
     there.start("a").detach()
-    words = [sys.executable, "-c", CLIENT, COUNT.format(n=30)]
+    words = hosts.nodes[2].command([sys.executable, "-c", CLIENT, COUNT.format(n=100)])
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "started\n"
         ours = [client.pid, *(p.pid for p in psutil.Process(client.pid).children(recursive=True))]
         for pid in ours:  # as the whole computer that sleeps
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(12)
+        assert eventually(lambda: not there.sshd.sessions(), 60)
         for pid in ours:
             os.kill(pid, signal.SIGCONT)
-        out, _ = client.communicate(timeout=60)
-    assert lines(out) == [f"line {n}" for n in range(30)]
-    assert "{0: 29}" in out
+        out, _ = client.communicate(timeout=90)
+    assert lines(out) == [f"line {n}" for n in range(100)]
+    assert "{0: 99}" in out
     there.clusters[0] = jdist.attach(at="a")
 
 
@@ -347,6 +364,43 @@ def test_a_master_connection_lets_in_whom_nothing_else_would(there: There, maste
     cluster.stop()
 
 
+PLOT = """
+import base64, os, time
+from IPython.display import display, update_display
+def picture(): return {"image/png": base64.b64encode(os.urandom(750_000)).decode(), "text/plain": str(made)}
+made = 0
+display(picture(), raw=True, display_id="plot")
+while True:
+    time.sleep(0.1)
+    made += 1
+    update_display(picture(), raw=True, display_id="plot")
+"""
+
+
+def test_on_a_slow_link_a_live_plot_shows_its_newest_picture_and_can_be_stopped(there: There, hosts: Bed) -> None:
+    cluster, shown = there.start("a", nproc=1), [-1]
+
+    def see(message: Any) -> None:
+        pictures = [item.data for item in getattr(message, "items", ()) if hasattr(item, "data")]
+        shown.extend(int(each["text/plain"]) for each in pictures if "image/png" in each)
+
+    with hosts.nodes[0].sending_at("8mbit"):
+        run = cluster.run(PLOT, background=True)
+        run.watch(see)
+        assert eventually(lambda: shown[-1] > 30, 60)
+        assert len(shown) < 15, shown
+        run.cancel()
+        assert run.wait(60)
+        assert run.outcomes[0].kind == "interrupted"
+        assert len(shown) < 20, "none was queued"
+        assert cluster.run("made").values[0] - shown[-1] in (0, 1)  # the last one may have been interrupted
+    cluster.run("import torch\nx = torch.arange(12_500_000)")
+    with hosts.nodes[0].sending_at("800mbit"):
+        pulled = cluster.pull("x")[0]
+    assert bool((pulled == pulled.new_ones(len(pulled)).cumsum(0) - 1).all())
+    cluster.stop()
+
+
 def test_folders_are_those_of_the_host(there: There, tmp_path: Path) -> None:
     """A relative one is where a cell there would find it, although this process is somewhere else."""
     cluster, where = there.start("a"), f"/tmp/{tmp_path.name}"  # each host has a /tmp of its own
@@ -378,6 +432,39 @@ def test_a_controller_that_dies_there_is_started_again_there(there: There) -> No
     assert eventually(lambda: link.lost)
     assert cluster.run("kept + 1").values == {0: 41, 1: 42}
     cluster.stop()
+
+
+def test_a_full_disk_there_is_named_and_everything_goes_on_once_there_is_room(
+    there: There, hosts: Bed, tmp_path: Path
+) -> None:
+    node, runtime = hosts.nodes[0], there.sshd.runtime("a")
+    (tmp_path / "synced.py").write_text("A = 1\n")
+    with node.small_disk(runtime, node.tmp) as disk:
+        disk.fill()
+        with pytest.raises(LaunchError, match=rf"^a: .*No space left.*make room in {runtime}"):
+            there.start("a")
+        disk.free()
+        cluster = there.start("a")
+        cluster.run("kept = rank + 40")
+        run = cluster.run(COUNT.format(n=30), background=True)
+        assert eventually(lambda: run.state == "running")
+        disk.fill()
+        with pytest.raises(UsageError, match=rf"node 0 .*No space left.*make room in {node.tmp}"):
+            cluster.sync(str(tmp_path))
+        with pytest.raises(LaunchError, match=rf"^a: .*make room in {runtime}"):
+            cluster.add_node(1)
+        assert run.wait(60)
+        assert [lines(o.stdout) for o in run.outcomes.values()] == [[f"line {n}" for n in range(30)]] * 2
+        link = cluster.asynchronous.link
+        there.named("a", "controller").kill()
+        assert eventually(lambda: link.lost)
+        with pytest.raises(jdist.ConnectionLost, match=rf"write its files: .*make room in {runtime}"):
+            cluster.run("kept")
+        disk.free()
+        assert cluster.run("kept").values == {0: 40, 1: 41}
+        cluster.sync(str(tmp_path))
+        assert cluster.run("import synced; synced.A").values == {0: 1, 1: 1}
+        cluster.stop()
 
 
 def test_while_it_is_broken_a_cell_is_refused_with_the_reason_and_an_interrupt_is_sent_later(

@@ -2,52 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
-
-import pytest
 
 import jdist
 from support.hosts.namespaces import Bed
 
 Start = Callable[..., jdist.Cluster]
-
-HELPER = """
-import sys
-from beside import NAME
-ANSWER = 1
-def answer(): return ANSWER
-def square(x): return x * x
-def show(index, folder):
-    import late
-    open(f"{folder}/{index}", "w").write(late.NAME)
-class Numbers:
-    def __len__(self): return 2
-    def __getitem__(self, i): return i + ANSWER
-"""
-
-
-@pytest.fixture
-def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with modules in this machine's ``/tmp``, where this process works as a kernel started there does."""
-    directory = Path(tempfile.mkdtemp(prefix="project-", dir="/tmp"))
-    (directory / "helper.py").write_text(HELPER)
-    (directory / "beside.py").write_text("NAME = 'beside'\n")
-    (directory / "late.py").write_text("NAME = 'late'\n")
-    (directory / "random.py").write_text("raise SystemError('random of the user')\n")
-    (directory / "parts").mkdir()
-    (directory / "parts" / "one.py").write_text("ONE = 1\n")
-    (directory / "weights.pt").write_bytes(bytes(1 << 20))
-    monkeypatch.chdir(directory)
-    path = [entry for entry in sys.path if entry]
-    first = next(n for n, entry in enumerate(path) if entry.endswith("site-packages"))
-    monkeypatch.setattr(sys, "path", [*path[:first], "", *path[first:]])
-    yield directory
-    shutil.rmtree(directory)
 
 
 def test_the_first_import_sends_the_directory_and_the_cell_goes_on(across: Start, hosts: Bed, project: Path) -> None:
@@ -62,7 +24,7 @@ def test_the_first_import_sends_the_directory_and_the_cell_goes_on(across: Start
     assert all(file.endswith(f"/{project.name}/helper.py") for file, _, _ in places.values())
     assert all("/project-" not in file and "/project-" not in first for _, file, first in places.values())
 
-    (project / "helper.py").write_text(HELPER.replace("ANSWER = 1", "ANSWER = 2"))
+    (project / "helper.py").write_text((project / "helper.py").read_text().replace("ANSWER = 1", "ANSWER = 2"))
     (project / "fresh.py").write_text("HERE = True\n")
     changed = own.run("import fresh\nhelper.answer(), fresh.HERE")
     assert changed.values == dict.fromkeys(range(4), (2, True))

@@ -54,7 +54,7 @@ PLAIN = set(
     delegate awake wakeful selector acceptor clock give late loaded loop measure past ended slow
     conflict page askpass ping chosen leftover begin begun reach answer question
     to from aside buffer carry ddp index kind load memory rebuild refusal write
-    attaching batch module signal signals
+    attaching backlog batch module signal signals
     folded install installed standard traceback wheel
     attachment collective earlier finding heartbeat interrupt loss message
     operator origin output peer resizing resource starter sync trial
