@@ -11,7 +11,7 @@ from jdist.controller.backlog import Backlog
 from jdist.controller.peers import PeerStreams
 from jdist.core.errors import Overrun
 from jdist.core.messages.base import Ack, Message
-from jdist.core.messages.runs import Clear, Display, Output, OutputItem, RunStarted, Tail, Text
+from jdist.core.messages.runs import Clear, Display, Output, OutputItem, OutputNumber, RunStarted, Tail, Text
 from jdist.wire.transport.sockets import Frames
 from jdist.wire.transport.streams import MESSAGE, Stream, read_head
 from jdist.wire.values.frames import Unpacker, pack, split
@@ -46,10 +46,6 @@ def waiting(*messages: Message) -> list[Message]:
     return found
 
 
-def outputs(*items: OutputItem) -> list[Message]:
-    return [Output(1, (item,)) for item in items]
-
-
 @pytest.mark.parametrize(
     ("came", "left"),
     [
@@ -67,7 +63,43 @@ def test_what_is_replaced_or_cleared_is_not_sent_and_the_rest_stays_in_order(
     came: Sequence[OutputItem], left: Sequence[OutputItem]
 ) -> None:
     found = waiting(RunStarted(1), Output(1, tuple(came)), Ack())
-    assert found == [RunStarted(1), *outputs(*left), Ack()]
+    assert found == [RunStarted(1), Output(1, tuple(left)), Ack()]
+    apart = waiting(RunStarted(1), *(Output(1, (item,)) for item in came), Ack())
+    assert apart == [RunStarted(1), *(Output(1, (item,)) for item in left), Ack()]
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_what_is_left_has_numbers_without_gaps(monkeypatch: pytest.MonkeyPatch, is_compacted: bool) -> None:
+    monkeypatch.setattr("jdist.controller.backlog._AT_ONCE", -100 if is_compacted else 1000)
+    came = [
+        Output(run, items, OutputNumber(agent, value, previous))
+        for run, agent, value, previous, items in (
+            (1, 7, 4, 3, (update(1), line(1))),
+            (1, 7, 5, 4, (update(2),)),
+            (1, 8, 1, 0, (update(1, rank=1),)),
+            (2, 7, 6, 2, (update(1),)),
+            (1, 7, 7, 5, (update(3),)),
+            (1, 7, 8, 7, (update(4), line(2))),
+            (1, 8, 2, 1, (update(2, rank=1),)),
+            (1, 7, 9, 8, ()),
+            (1, 7, 10, 9, ()),
+        )
+    ]
+    assert waiting(*came) == [
+        Output(1, (line(1),), OutputNumber(7, 4, 3)),
+        Output(2, (update(1),), OutputNumber(7, 6, 2)),
+        Output(1, (update(4), line(2)), OutputNumber(7, 8, 4)),
+        Output(1, (update(2, rank=1),), OutputNumber(8, 2, 0)),
+        Output(1, (), OutputNumber(7, 10, 8)),
+    ]
+
+
+def test_a_plot_of_hours_takes_the_room_of_one_picture() -> None:
+    backlog = Backlog(1 << 20)
+    for n in range(20_000):
+        backlog.add(Output(1, (update(n),), OutputNumber(7, n + 1, n)))
+    assert len(backlog._sizes) < 5000
+    assert [read(data) for data in backlog.take()] == [Output(1, (update(19_999),), OutputNumber(7, 20_000, 0))]
 
 
 def test_a_run_replaces_nothing_of_another() -> None:
