@@ -115,15 +115,12 @@ def _begin_command(verb: str, words: tuple[str, ...], name: str) -> CommandBegun
 
 def _reserve(path: Path) -> None:
     """Make a command's output file; it ends at the first zero byte. Raises LaunchError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with writing_to(path.parent):
-            os.posix_fallocate(fd, 0, _ROOM)
+        with writing_to(path.parent), os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
+            f.write(bytes(_ROOM))
     except OSError as e:
-        path.unlink()
+        path.unlink(missing_ok=True)
         raise LaunchError(f"the command cannot write its output: {e}") from None
-    finally:
-        os.close(fd)
 
 
 async def _read_command(command: CommandBegun, offset: int) -> CommandOutput:
