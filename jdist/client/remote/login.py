@@ -1,8 +1,8 @@
 """Login: one run of OpenSSH's program, the tunnel through it, and who answers what ssh asks.
 
 A login starts jdist's bootstrap on the host, which reports what it lacks, or becomes ``jdist serve``. From then on, the
-standard input and output of ssh carry the tunnel (wire/transport/tunnel). Where there is a user to answer, ssh runs a program
-(client/remote/askpass) that passes each question to this process, which shows it to the user.
+standard input and output of ssh carry the tunnel (wire/transport/tunnel). If there is a user to answer, ssh runs a
+program (client/remote/askpass) that passes each question to this process, which shows it to the user.
 """
 
 import asyncio
