@@ -54,7 +54,8 @@ def install(wheel: str, environment: str, tell: Callable[[str], object], naming:
 
 def _make(wheel: str, folder: Path, tell: Callable[[str], object]) -> str:
     tell(f"making {folder} with {sys.executable}, for jdist")
-    bare = [] if importlib.util.find_spec("ensurepip") else ["--without-pip"]  # then the interpreter's own pip is used
+    # The interpreter's own pip is used if it has one: ensurepip may bring a setuptools that is too old for torch.
+    bare = ["--without-pip"] if importlib.util.find_spec("pip") else []
     _run([sys.executable, "-m", "venv", "--system-site-packages", *bare, str(folder)], tell)
     python = str(folder / "bin" / "python")
     if sys.prefix != sys.base_prefix:  # an environment itself, whose packages a new one does not see by itself

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ def share(logins: Sshd, traces: Any, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Where a's environments are."""
     monkeypatch.setenv("JDIST_SSH", logins.command)
     monkeypatch.delenv("JDIST_AT_PYTHON", raising=False)
-    yield logins.runtime("a").parent / "share" / "jdist"
+    found = logins.runtime("a").parent / "share" / "jdist"
+    yield found
     host_module._hosts.clear()
+    shutil.rmtree(found, ignore_errors=True)
 
 
 def test_jdist_is_installed_where_it_is_missing_and_found_from_then_on(
