@@ -137,6 +137,7 @@ class Saves:
 SHORTEST = 1.0  # Seconds between two automatic saves.
 _PATIENCE = 3.0  # Seconds in which ranks have to answer, after which they are asked again, and after which runs are
 # interrupted if the job is about to end. Ranks that have agreed on a call then have three times as long to come to it.
+_SOON = 0.3  # Seconds until they are asked again if the job is about to end: a loop may just have begun.
 _AFTER_FAILURE = 60.0  # Seconds after a save that failed before the next, if that is not due later anyway.
 
 
@@ -339,7 +340,7 @@ class Autosaver(HasPhase[SavesPhase]):
             self._saves.forget(self._save)
         if self.phase in ("asking", "placed"):
             self._send_call(0)
-            self._become_due("the ranks go on", _PATIENCE)
+            self._become_due("the ranks go on", _SOON if self._waiters else _PATIENCE)
 
     def _tell_of_wait(self) -> None:
         """Say once for each run that a save has to wait for its end."""

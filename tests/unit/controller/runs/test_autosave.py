@@ -329,6 +329,19 @@ class TestBeforeTheEnd:
         d.sleep(10)
         assert not heard(d, AbortRun)
 
+    def test_a_loop_that_has_just_begun_is_asked_again_before_it_is_interrupted(self) -> None:
+        d, ended = world(), []
+        d.run()
+        d.state._autosaver.save_now(ended.append)
+        d.sleep(0.1)
+        points(d, 1, 0, 0, 1)
+        d.sleep(0.5)
+        points(d, 9, 9, 8, 9)
+        d.sleep(5)
+        assert not heard(d, AbortRun)
+        written(d, heard(d, SaveAt)[-1].save)  # type: ignore[attr-defined]
+        assert len(ended) == 1
+
     def test_another_run_is_interrupted_after_a_moment(self) -> None:
         d, ended = world(), []
         d.run()
