@@ -91,15 +91,15 @@ class SyncSource:
     def _paths(self) -> Sequence[Path]:
         return [self.path] if self.is_file else sorted(self._walk())
 
-    def _walk(self, only: Collection[str] = ()) -> Iterator[Path]:
-        """The files that are not left out; with ``only``, those of the modules with these names."""
+    def _walk(self, only: Collection[str] | None = None) -> Iterator[Path]:
+        """The files that are not left out; with ``only``, of the root those files and folders."""
         ignoring, seen = IgnoreRules(self.root, self.exclude), 0
         self._rules = ignoring
         for folder, folders, names in os.walk(self.root):
             here = Path(folder)
-            has_all = not only or here != self.root
-            folders[:] = [f for f in folders if has_all or f in only]
-            files = [f for f in names if has_all or f.split(".")[0] in only]
+            files = names
+            if only is not None and here == self.root:
+                folders[:], files = [f for f in folders if f in only], [f for f in names if f in only]
             seen += len(files)
             if seen > self._most_files:
                 raise UsageError(f"{self.path} has more than {self._most_files} files")
@@ -176,11 +176,13 @@ class ModuleSource(SyncSource):
         """Whether another list could differ from the last. It looks at times only, which takes a tenth of the time."""
         return self._is_recent or _look(self._listed) != self._listed
 
-    def has(self, module: str) -> bool:
-        """Whether a file or folder of this name can be imported, which a folder of other things cannot."""
+    def parts(self, module: str) -> set[str]:
+        """The names of the files and the folder that can be imported as it, which a folder of other things cannot."""
+        suffixes = tuple(importlib.machinery.all_suffixes())
+        found = {path.name for path in self.path.glob(f"{module}.*") if path.name.endswith(suffixes)}
         folders = itertools.islice(os.walk(self.path / module), _MOST_FOLDERS)
-        found = itertools.chain(self.path.glob(f"{module}.*"), *(map(Path, files) for _, _, files in folders))
-        return any(path.name.endswith(tuple(importlib.machinery.all_suffixes())) for path in found)
+        has_code = any(name.endswith(suffixes) for _, _, names in folders for name in names)
+        return found | {module} if has_code else found
 
     def suggested(self, module: str) -> str:
         """What the user can sync instead."""
@@ -195,13 +197,13 @@ class ModuleSource(SyncSource):
                 if self.synced is not None:  # the nodes would lose what they have
                     raise
                 self._is_whole = False
-        return self._code(self.requested)
+        return self._code(set[str]().union(*map(self.parts, self.requested)))
 
-    def _code(self, only: Collection[str] = ()) -> Sequence[Path]:
+    def _code(self, only: Collection[str] | None = None) -> Sequence[Path]:
         paths = sorted(path for path in self._walk(only) if not self._leads_out(path))
         nbytes = sum(path.lstat().st_size for path in paths if os.path.lexists(path))
         if nbytes > _MOST_BYTES:
-            what = f"{', '.join(sorted(only))} in {self.path}" if only else str(self.path)
+            what = str(self.path) if only is None else f"{', '.join(sorted(self.requested))} in {self.path}"
             most = f"more than {format_bytes(_MOST_BYTES)}"
             raise UsageError(f"{what} has {format_bytes(nbytes)} that git does not ignore, {most}")
         return paths
@@ -363,12 +365,14 @@ class SyncedCode:
         if directory is None:
             return ""
         source: SyncSource | None = None
+        is_new = False
         try:
             requested = ModuleSource(directory)
-            if not await asyncio.to_thread(requested.has, module):
+            if not await asyncio.to_thread(requested.parts, module):
                 return ""
             source = next((each for each in self._sources.values() if each.path == requested.path), requested)
             if isinstance(source, ModuleSource):
+                is_new = module not in source.requested
                 source.requested.add(module)
             while self._sources.setdefault(source.name, source) is not source:
                 source.name += "_"  # another directory has the name
@@ -377,7 +381,8 @@ class SyncedCode:
             suggested = directory
             if isinstance(source, ModuleSource):
                 suggested = source.suggested(module)
-                source.requested.discard(module)
+                if is_new:  # else the nodes would lose what they have
+                    source.requested.discard(module)
             if source is not None and source.synced is None:
                 self._sources.pop(source.name, None)
             return f"{module} was not synced to the nodes that lack it: {e}; `sync {suggested}` copies it"

@@ -103,12 +103,14 @@ def _joined(old: MetricSeries | None, points: MetricPoints, limit: int) -> Metri
     first = points.first + max(0, -(-(old.count - points.first) // points.stride)) * points.stride
     skipped = (first - points.first + -first % stride) // points.stride
     step = stride // points.stride
+    is_empty = not old.steps
     columns: tuple[tuple[array[Any], bytes], ...]
     columns = (old.steps, points.steps), (old.values, points.values), (old.times, points.times)
     for column, data in columns:
         column.extend(array(column.typecode, data)[skipped::step])
     series = replace(
         old,
+        first=first + -first % stride if is_empty else old.first,
         count=points.count,
         newest=points.newest,
         nonfinite=points.nonfinite,

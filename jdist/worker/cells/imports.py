@@ -127,12 +127,16 @@ class Imports:
             inside = os.path.relpath(file, origin)
             if inside.startswith(os.pardir):
                 continue
-            for _ in range(2):
-                copy = os.path.join(self._copies.get(origin, origin), inside)
-                if os.path.isfile(copy):
-                    return copy
-                self._obtain(inside.split(os.sep)[0].partition(".")[0])
+            copy = self._copy(origin, inside)
+            if not copy and self._obtain(inside.split(os.sep)[0].partition(".")[0]):
+                copy = self._copy(origin, inside)
+            if copy:
+                return copy
         return ""
+
+    def _copy(self, origin: str, inside: str) -> str:
+        copy = os.path.join(self._copies.get(origin, origin), inside)
+        return copy if os.path.isfile(copy) else ""
 
     def _obtain(self, name: str) -> bool:
         """Have a client sync the directory in which it has a module; whether it was asked to."""

@@ -166,6 +166,7 @@ def test_of_a_directory_that_is_large_or_a_home_only_what_is_requested_is_sent(
     else:
         for number in range(10_000):
             (tmp_path / f"{number}.png").touch()
+    make(tmp_path, "helper.log", "helper/1.txt")  # as a script writes them
     source = ModuleSource(str(tmp_path))
     source.requested = {"helper"}
     assert [e.path for e in source.list().entries] == ["helper.py"]
@@ -175,6 +176,9 @@ def test_of_a_directory_that_is_large_or_a_home_only_what_is_requested_is_sent(
     with pytest.raises(UsageError, match=r"helper, pkg in .* has 60.0 MB that git does not ignore, more than 50.0 MB"):
         source.list()
     assert source.suggested("pkg") == str(tmp_path / "pkg")
+    source.requested = {"helper"}
+    (tmp_path / "helper.py").unlink()
+    assert source.list().entries == (), "a deleted module does not stand for the whole directory"
 
 
 def sparse(path: Path, nbytes: int) -> None:
@@ -197,7 +201,7 @@ def test_a_directory_that_was_sent_and_grows_is_not_reduced(tmp_path: Path) -> N
 def test_a_folder_without_modules_is_none(tmp_path: Path) -> None:
     make(tmp_path, "helper.py", "wandb/run/log.txt", "parts/one/two.py", "data.csv")
     source = ModuleSource(str(tmp_path))
-    assert [name for name in ("helper", "parts", "wandb", "data", "other") if source.has(name)] == ["helper", "parts"]
+    assert [name for name in ("helper", "parts", "wandb", "data", "other") if source.parts(name)] == ["helper", "parts"]
 
 
 class ToNodes:
@@ -208,8 +212,7 @@ class ToNodes:
     def __init__(self) -> None:
         self.facts = ClusterFacts("c", "ready", 1, "gloo", 1, (2, 2), ("a", "b"), 4)
         self.applied: list[SourceTree] = []
-        self.sent: list[Message] = []
-        self.all_are_sent = asyncio.Event()
+        self.sent: asyncio.Queue[Message] = asyncio.Queue()
 
     async def query_nodes(self, nodes: Sequence[int], op: Message, _quiet: float) -> dict[int, Message]:
         await asyncio.sleep(0)
@@ -221,9 +224,7 @@ class ToNodes:
         return {n: TreeApplied(changed, ()) for n in nodes}
 
     def send(self, message: Message) -> None:
-        self.sent.append(message)
-        if len(self.sent) == 5:
-            self.all_are_sent.set()
+        self.sent.put_nowait(message)
 
 
 def test_ranks_that_request_one_module_are_told_the_same_and_names_of_directories_may_repeat(tmp_path: Path) -> None:
@@ -237,8 +238,8 @@ def test_ranks_that_request_one_module_are_told_the_same_and_names_of_directorie
         code = SyncedCode(attachment, Carrier(attachment))
         for rank, name in ((0, "one"), (1, "one"), (3, "two"), (2, "one"), (0, "gone")):
             attachment.receive(ModuleRequest(7, rank, name))
-        await asyncio.wait_for(link.all_are_sent.wait(), 10)
-        said = {(reply.rank, reply.name): reply.text for reply in link.sent}
+        replies = [await asyncio.wait_for(link.sent.get(), 10) for _ in range(5)]
+        said = {(reply.rank, reply.name): reply.text for reply in replies}
         one = f"one is not on nodes 0-1: synced 1 file of {tmp_path}/a/src to them"
         assert [said[rank, "one"] for rank in range(3)] == [one] * 3
         assert said[3, "two"] == f"two is not on nodes 0-1: synced 2 files of {tmp_path}/b/src to them"
@@ -247,6 +248,35 @@ def test_ranks_that_request_one_module_are_told_the_same_and_names_of_directorie
             ("src", str(tmp_path / "a/src")),
             ("src_", str(tmp_path / "b/src")),
         }
+        await code.close()
+
+    asyncio.run(scene())
+
+
+def test_a_module_that_cannot_be_synced_again_stays_on_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank requests it once more, for another file of its package, when it has become too large."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make(tmp_path, "one/__init__.py", "two.py")
+
+    async def scene() -> None:
+        link: Any = ToNodes()
+        attachment = Attachment()
+        attachment.current = link
+        attachment.modules = {"one": str(tmp_path), "two": str(tmp_path)}
+        code = SyncedCode(attachment, Carrier(attachment))
+
+        async def request(run: int, name: str) -> str:
+            attachment.receive(ModuleRequest(run, 0, name))
+            return str((await asyncio.wait_for(link.sent.get(), 10)).text)
+
+        await request(1, "one")
+        sparse(tmp_path / "one" / "huge", 60_000_000)
+        assert "one was not synced" in await request(2, "one")
+        (tmp_path / "one" / "huge").unlink()
+        await request(3, "two")
+        assert [e.path for e in link.applied[-1].entries] == ["one/__init__.py", "two.py"]
         await code.close()
 
     asyncio.run(scene())

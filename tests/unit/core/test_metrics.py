@@ -74,6 +74,16 @@ def test_points_that_come_again_count_once() -> None:
     assert list(metrics.snapshot()["loss"][0].steps) == list(range(12))
 
 
+def test_a_record_that_begins_with_a_message_without_points_goes_on_with_the_series() -> None:
+    """Of a series that its rank has thinned, a message may have no point, and the index of an earlier one."""
+    client, record = RunMetrics(1), RunMetrics(1)
+    client.feed(MetricsLogged(1, (points(0, "loss", range(0, 104, 8), 103, 8),)))
+    for each in (points(0, "loss", range(96, 96), 103, 8), points(0, "loss", range(104, 112, 8), 112, 8)):
+        record.feed(MetricsLogged(1, (each,)))
+    client.feed(record.message())
+    assert list(client.snapshot()["loss"][0].steps) == list(range(0, 112, 8))
+
+
 @pytest.mark.parametrize("count", [2, 12])
 def test_another_process_in_the_ranks_place_begins_anew(count: int) -> None:
     metrics = RunMetrics(1)

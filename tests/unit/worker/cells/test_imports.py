@@ -180,6 +180,18 @@ def test_a_module_that_only_the_client_has_is_requested_and_the_import_goes_on(
     assert str(copy) in sys.path
 
 
+def test_a_script_that_is_not_sent_is_requested_once(
+    imports: Imports, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def request(name: str) -> bool:
+        imports.handle_reply(name, "too large")
+        return True
+
+    imports.request = request
+    assert imports.copy_of(f"{ORIGIN}/requested.py") == ""
+    assert capsys.readouterr().err == "jdist: too large\n"
+
+
 def test_an_entry_that_a_cell_has_removed_stays_removed_when_the_client_has_more_modules(
     imports: Imports, tmp_path: Path
 ) -> None:
