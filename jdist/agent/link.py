@@ -156,8 +156,8 @@ _log = logging.getLogger("jdist.agent")
 # Seconds without the controller before it has given this agent a place, and with it a grace of the cluster's own.
 _JOIN_GRACE = 10.0
 _SILENCE = 5 * BEAT  # Seconds without any message until the controller, which answers every beat, is unreachable.
-# Output that another controller is sent again: of so many seconds before the last contact, since the clients may not
-# have got it from a controller that died, and all that is newer; at most so many bytes.
+# Another controller is sent output again: that of so many seconds before the last contact, which the one that died may
+# not have passed on to the clients, and all since; at most so many bytes.
 _RESENT_SECONDS = 10.0
 _RESENT_BYTES = 16 << 20
 
@@ -198,7 +198,7 @@ class ControllerLink:
         """At first, and when the controller does not know this agent any more.
 
         What was not delivered is void, except for the ends of cells and the output, which a run's clients would lose.
-        They recognise what they have already (see `OutputNumber`).
+        They recognise what they already have (see `OutputNumber`).
         """
         self._outbox.clear()
         self._stream = Stream(self._stream.session + 1)

@@ -306,7 +306,7 @@ class CellRun:
                 self._watchers.append(watcher)
 
     def feed(self, message: Message) -> None:
-        """Handle a message about this run; output that it has already is left out."""
+        """Handle a message about this run; output that it already has is left out."""
         if isinstance(message, Output) and message.number is not None:
             newest = self._newest.get(message.number.agent, 0 if self.is_whole else message.number.previous)
             if message.number.value <= newest:
@@ -396,12 +396,11 @@ class CellRun:
 
 
 def _gap(output: Output) -> Notice:
-    """Output is missing before this: an agent and the controller keep so much, and no more, while it cannot be sent."""
+    """Output is missing before this: the agent and the controller keep only so much that cannot be sent yet."""
     ranks = RankSet({rank for item in output.items for rank in ([item.rank] if isinstance(item, Tail) else item.ranks)})
-    text = (
-        f"some of what {describe_ranks(ranks)} wrote before this is missing: a connection was broken, and it was more"
-    )
-    return Notice(f"{text} than is kept meanwhile", output.run, (Remedy("logs", "see it", ranks=str(ranks)),))
+    text = f"some of what {describe_ranks(ranks)} wrote before this is missing"
+    why = "while a connection was broken, more was written than is kept"
+    return Notice(f"{text}: {why}", output.run, (Remedy("logs", "see it", ranks=str(ranks)),))
 
 
 def _tell(watcher: Callable[[Any], None], message: Message | None) -> None:

@@ -89,7 +89,7 @@ class RunMetrics:
 def _joined(old: MetricSeries | None, points: MetricPoints, limit: int) -> MetricSeries:
     """The series with further points. Columns are changed in place unless they are thinned.
 
-    Points that it has already are left out: an agent sends the newest again to another controller.
+    Points that it already has are left out: an agent sends the newest again to another controller.
     """
     times = array("d", points.times)
     is_again = old is not None and points.first < old.count
