@@ -12,6 +12,7 @@ import pytest
 
 from jdist.controller import main
 from jdist.controller.server import Server
+from jdist.core.errors import LaunchError
 from jdist.core.settings import Settings
 from jdist.wire.processes import host_id
 from jdist.wire.transport import keys
@@ -54,7 +55,7 @@ def test_ports_that_are_taken_for_a_while(path: Path) -> None:
 
 def test_ports_that_are_taken_for_good(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "_PORTS", 0.2)
-    with pytest.raises(OSError, match="taken"):
+    with pytest.raises(LaunchError, match="taken"):
         listen(Ports(1000), path)
 
 
