@@ -313,7 +313,7 @@ class CellRun:
                 return
             self._newest[message.number.agent] = message.number.value
             if message.number.previous > newest:
-                self.feed(_gap(message))
+                self.feed(_gap(message, self.ranks))
         self._apply(message)
         if self.is_done:
             return
@@ -395,9 +395,10 @@ class CellRun:
         return f"<CellRun {self.number} on ranks {self.ranks}: {self.state}, {done}>"
 
 
-def _gap(output: Output) -> Notice:
+def _gap(output: Output, of_run: RankSet) -> Notice:
     """Output is missing before this: the agent and the controller keep only so much that cannot be sent yet."""
     ranks = RankSet({rank for item in output.items for rank in ([item.rank] if isinstance(item, Tail) else item.ranks)})
+    ranks = ranks or of_run  # nothing is left of a message whose displays have been replaced
     text = f"some of what {describe_ranks(ranks)} wrote before this is missing"
     why = "while a connection was broken, more was written than is kept"
     return Notice(f"{text}: {why}", output.run, (Remedy("logs", "see it", ranks=str(ranks)),))

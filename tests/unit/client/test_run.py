@@ -69,6 +69,13 @@ def test_output_that_comes_again_counts_once_and_what_is_missing_is_said() -> No
     assert told[4].remedies[0].ranks == "1"
 
 
+def test_a_gap_before_a_message_of_which_nothing_is_left_is_that_of_any_rank() -> None:
+    r, told = run(), list[Any]()
+    r.watch(told.append)
+    r.feed(Output(7, (), OutputNumber(1, 9, 8)))
+    assert (told[0].text[:26], told[0].remedies[0].ranks) == ("some of what ranks 0-1 wro", "0-1")
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_run_that_is_followed_late_misses_nothing_that_it_did_not_expect(is_whole: bool) -> None:
     r, told = run(), list[Any]()
