@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -331,8 +332,9 @@ def test_a_session_is_saved_before_its_job_ends(loop: str, tmp_path: Path) -> No
         for agent in (anatomy.agent(cluster, 0), anatomy.agent(cluster, 1)):
             process = psutil.Process(agent)
             for each in [process, *process.children(recursive=True)]:
-                if each.name() != "sleep":
-                    each.terminate()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if each.name() != "sleep":
+                        each.terminate()
         assert run.wait(60)
         assert eventually(lambda: list(directory.glob("save-*")), 60), told
     with jdist.start(2, backend="gloo", name="ended", timeout=120, idle_timeout=60) as again:

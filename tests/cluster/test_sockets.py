@@ -59,7 +59,10 @@ def rows() -> set[tuple[str, str]]:
 
 
 def test_the_table_has_what_listens(own: jdist.Cluster) -> None:
-    found = {(kind, family, address) for pid, kind in processes(own).items() for family, address in listening(pid)}
+    found = set()
+    for pid, kind in processes(own).items():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a forkserver whose place a warm one has just taken
+            found |= {(kind, family, address) for family, address in listening(pid)}
     assert {(kind, family) for kind, family, _ in found} == rows()
     assert all(address.startswith("127.0.0.1:") for _, family, address in found if family == "TCP")
     assert len([1 for kind, family, _ in found if (kind, family) == ("controller", "TCP")]) == 2

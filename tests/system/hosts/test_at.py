@@ -588,8 +588,9 @@ def test_a_job_there_prints_here_and_leaves_nothing(jobs: Jobs) -> None:
 def test_a_job_there_misses_nothing_while_its_login_is_broken_and_ends_by_a_signal(jobs: Jobs) -> None:
     def break_login() -> None:
         for child in psutil.Process(job.pid).children(recursive=True):
-            if child.name() == "ssh":
-                child.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.name() == "ssh":
+                    child.kill()
 
     job = jobs.start("--at", "a", "-n", "1", "train.py", COUNT.format(n=50))
     job.until("line 3")

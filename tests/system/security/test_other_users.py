@@ -139,9 +139,10 @@ def test_ranks_and_store_listen_at_the_chosen_address_only(cluster: jdist.Cluste
     cluster.run("import torch; _t = torch.ones(1); dist.all_reduce(_t)")
     listening = {}
     for process in tree(cluster):
-        for c in process.net_connections("inet"):
-            if c.status == psutil.CONN_LISTEN and process.name() != "jdist":
-                listening[process.name(), c.laddr.port] = c.laddr.ip
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            for c in process.net_connections("inet"):
+                if c.status == psutil.CONN_LISTEN and process.name() != "jdist":
+                    listening[process.name(), c.laddr.port] = c.laddr.ip
     controller = find.connections()[cluster.name].pid
     doors = {c.laddr.port for c in psutil.Process(controller).net_connections("inet") if c.status == psutil.CONN_LISTEN}
     others = {at: ip for at, ip in listening.items() if at[1] not in doors}
