@@ -157,6 +157,8 @@ class Link:
         A controller that dies while a request is under way may have acted on it, so that fails. What is asked after
         its death cannot have reached it, and is asked on the new link.
         """
+        if self.is_sound:
+            return self
         if not self.lost and (self._is_ending or self._has_process_ended()):
             with contextlib.suppress(TimeoutError):
                 await self.wait_lost(_END_SEEN)
@@ -167,6 +169,12 @@ class Link:
         if self.host is not None:
             await self.host.wait_open()
         return self
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a request can be sent at once, as far as is known. May be read on any thread."""
+        is_over = self.lost or self._is_ending or self._has_process_ended()
+        return not is_over and (self.host is None or self.host.state == "open")
 
     @property
     def may_be_replaced(self) -> bool:

@@ -140,6 +140,7 @@ BEAT = 1.0  # Time between two heartbeats of an agent.
 INLINE_LIMIT = 256 * 1024  # Largest value in a message, in bytes; others use shared memory or the data port.
 
 OUTPUT_DELAY = 0.02  # Time for which an agent collects its ranks' output into one message.
+END_DELAY = 0.005  # Seconds for which a rank's end of a cell may wait for those of others, to travel with them.
 
 
 class WorkerSpec(Struct, frozen=True):
