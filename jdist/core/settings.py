@@ -6,6 +6,7 @@ oldest, which it requires at least, and the newest.
 The controller's spec is `StartController` in `jdist.wire.transport.keys`, because a charter with keys belongs to it.
 """
 
+import functools
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from msgspec import Struct
@@ -127,6 +128,7 @@ class DeclaredOption(Struct, frozen=True):
     default: Any
 
 
+@functools.cache
 def declared_options(struct: type[Struct] = StartOptions) -> tuple[DeclaredOption, ...]:
     """The options that a Struct declares among its fields, in the order of their help."""
     declared = ((f, get_args(f.type)) for f in fields(struct) if get_origin(f.type) is Annotated)
