@@ -2,8 +2,8 @@
 
 torch's flight recorder knows no send, no receive and no root, and when a call returned it does not know either. So a
 function that records the call stands in for each public one. A recorded call holds no tensor and no Work alive, and
-whatever can be computed from it is computed when it is read. A recorded call costs 1.5 µs (benchmarks/recording.py on a
-2-core VM).
+whatever can be computed from it is computed when it is read. A recorded call costs about 2 µs (benchmarks/recording.py
+on a 2-core VM).
 
 torch numbers collectives, but no sends and receives. Counted here by channel, the n-th send meets the n-th receive of
 its other end, so that it is known which half of a message is missing.

@@ -26,7 +26,7 @@ def calling(op: str, /, *args: Any, **kwargs: Any) -> tuple[LoggedCall, dict[str
     return log.all()[-1], reached[0]
 
 
-@pytest.mark.parametrize("op", _RECORDED)
+@pytest.mark.parametrize("op", sorted(_RECORDED))
 def test_every_argument_and_default_reaches_the_function(op: str) -> None:
     parameters = inspect.signature(getattr(dist, op)).parameters
     required = {name: object() for name, p in parameters.items() if p.default is p.empty}
