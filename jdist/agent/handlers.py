@@ -41,7 +41,7 @@ from jdist.core.messages.protocol import NodeQuery, RankQuery, ToAgent
 from jdist.core.messages.runs import CellEnded, RankDone
 from jdist.core.outcome import ErrorInfo
 from jdist.core.ranks import RankSet
-from jdist.core.settings import OUTPUT_DELAY
+from jdist.core.settings import END_DELAY, OUTPUT_DELAY
 from jdist.core.topology import Topology
 from jdist.wire import log
 from jdist.wire.processes import say
@@ -322,7 +322,7 @@ class WorkerHandlers:
         parts = self._parts
         self._flush_run(done.run)
         parts.ledger.record(done)
-        self._node.send(done)
+        self._node.send(done, END_DELAY if parts.ledger.has_run(done.run) else 0.0)
         parts.relay.end_rank(done.run, done.rank)
         parts.prewarmer.record_ended(done.rank)
 

@@ -210,12 +210,15 @@ class ControllerLink:
             self.send(done)
         self._outbox.flush()
 
-    def send(self, message: Message) -> None:
-        """Send, with what else is sent in this turn; if the connection is broken, once more when it is back."""
+    def send(self, message: Message, within: float = 0.0) -> None:
+        """Send, with what else is sent in this turn, or in the next ``within`` seconds.
+
+        If the connection is broken, it is sent once more when that is back.
+        """
         if isinstance(message, RankDone):
             self.ends[message.rank, message.run] = message
         if data := pack_report(message):
-            self._outbox.add(data)
+            self._outbox.add(data, within=within)
             if isinstance(message, Output | MetricsLogged):
                 self._keep(data)
 

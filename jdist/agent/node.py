@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import psutil
@@ -285,6 +285,12 @@ if __name__ == "__main__":
         sys.stdout.buffer.write(msgspec.msgpack.encode(read_nvml()))
 
 
+class SendUp(Protocol):
+    """Sends to the controller, with what else is sent in this turn or in the next ``within`` seconds."""
+
+    def __call__(self, message: Message, within: float = 0.0) -> None: ...
+
+
 @dataclass(frozen=True)
 class NodeContext:
     """The node, its place in the launch, and the agent's ways to act."""
@@ -295,7 +301,7 @@ class NodeContext:
     facts: NodeFacts
     directory: Path  # Sockets, logs and connection files of this agent; removed at its end.
     starter: Starter
-    send: Callable[[Message], None]  # Sends to the controller.
+    send: SendUp
     create_task: CreateTask
 
     @property

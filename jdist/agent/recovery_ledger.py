@@ -68,6 +68,10 @@ class RecoveryLedger:
         held = self._workers.get(worker)
         return held is not None and run in (held.run, held.inner_run)
 
+    def has_run(self, run: int) -> bool:
+        """Whether any worker here has been sent a run's cell, and its end has not passed."""
+        return any(run in (held.run, held.inner_run) for held in self._workers.values())
+
     def _record_run(self, message: Message) -> None:
         """Record a message about a cell."""
         match message:

@@ -15,6 +15,8 @@ from jdist.core import __version__
 from jdist.core.errors import Overrun, ProtocolError
 from jdist.core.messages.base import PROTOCOL, Message
 from jdist.core.messages.membership import Enrol, Enrolled, Rejected
+from jdist.core.messages.runs import RankDone
+from jdist.core.settings import END_DELAY
 from jdist.wire.transport.invitations import JoinLine
 from jdist.wire.transport.keys import LOOPBACK, Charter, Invitation, agent_name
 from jdist.wire.transport.public_port import own_addresses
@@ -172,7 +174,7 @@ class PeerStreams:
             except Overrun as e:
                 self._give_up(peer, known.stream, e)
         elif data := pack_report(message):
-            known.outbox.add(data)
+            known.outbox.add(data, within=END_DELAY if isinstance(message, RankDone) else 0.0)
 
     def _release(self, peer: _Peer) -> None:
         for data in peer.backlog.take():

@@ -6,6 +6,7 @@ oldest, which it requires at least, and the newest.
 The controller's spec is `StartController` in `jdist.wire.transport.keys`, because a charter with keys belongs to it.
 """
 
+import functools
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from msgspec import Struct
@@ -127,6 +128,7 @@ class DeclaredOption(Struct, frozen=True):
     default: Any
 
 
+@functools.cache
 def declared_options(struct: type[Struct] = StartOptions) -> tuple[DeclaredOption, ...]:
     """The options that a Struct declares among its fields, in the order of their help."""
     declared = ((f, get_args(f.type)) for f in fields(struct) if get_origin(f.type) is Annotated)
@@ -140,6 +142,7 @@ BEAT = 1.0  # Time between two heartbeats of an agent.
 INLINE_LIMIT = 256 * 1024  # Largest value in a message, in bytes; others use shared memory or the data port.
 
 OUTPUT_DELAY = 0.02  # Time for which an agent collects its ranks' output into one message.
+END_DELAY = 0.005  # Seconds for which a rank's end of a cell may wait for those of others, to travel with them.
 
 
 class WorkerSpec(Struct, frozen=True):

@@ -35,7 +35,7 @@ class Session:
     @property
     def attached(self) -> Cluster | None:
         """The cluster in use, revived if its controller died; None if there is none or it is gone."""
-        if self.current is not None:
+        if self.current is not None and not self.current.asynchronous.link.is_sound:
             self.current.revived()
         return None if self.current is None or self.current.asynchronous.link.lost else self.current
 

@@ -317,7 +317,7 @@ class ClusterList:
         follower = self._followers.get(name)
         if follower is None or follower.observer is None or follower.observer.link.lost:
             shown = self.snapshot(name) or ClusterSnapshot(name=name, state="gone")
-            raise ConnectionLost(f"cluster {name} is {shown.state}: {shown.reason}")
+            raise ConnectionLost(f"cluster {name} is {shown.state}{f': {shown.reason}' if shown.reason else ''}")
         return follower.observer
 
     async def act(

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import io
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -69,6 +70,34 @@ def has_ended(pid: int, started: int = 0) -> bool:
         return os.path.exists("/proc/self/stat") or not psutil.pid_exists(pid)
     except OSError:
         return False
+
+
+class KnownProcess:
+    """A process of this host that is often asked whether it has ended: on Linux without reading ``/proc`` each time."""
+
+    def __init__(self, pid: int, started: int):
+        self._pid, self._started = pid, started
+        self._pidfd: int | None = None
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                self._pidfd = os.pidfd_open(pid)
+        if has_ended(pid, started):  # and another process may have its number, which was opened
+            self.close()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended; from any thread."""
+        if self._pidfd is None:
+            return has_ended(self._pid, self._started)
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Keep no file descriptor of it any more."""
+        pidfd, self._pidfd = self._pidfd, None
+        if pidfd is not None:
+            os.close(pidfd)
 
 
 def start_time(pid: int) -> int:

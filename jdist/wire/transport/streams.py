@@ -151,13 +151,17 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[bytes] = []
         self._nbytes = 0
+        self._due: asyncio.Handle | None = None
 
-    def add(self, data: bytes) -> None:
-        """Send a message with the others of this turn, in order."""
+    def add(self, data: bytes, *, within: float = 0.0) -> None:
+        """Send a message with the others of this turn, or of the next ``within`` seconds, in order."""
         if self._nbytes + len(data) > _MOST_BYTES:
             self.flush()
-        if not self._waiting:
-            self._loop.call_soon(self.flush)
+        if within and self._due is None:
+            self._due = self._loop.call_later(within, self.flush)
+        elif not within and (self._due is None or isinstance(self._due, asyncio.TimerHandle)):
+            self._cancel()
+            self._due = self._loop.call_soon(self.flush)
         self._waiting.append(data)
         self._nbytes += len(data)
 
@@ -178,4 +182,10 @@ class Outbox:
 
     def clear(self) -> None:
         """Forget what has been gathered: it is void."""
+        self._cancel()
         self._waiting, self._nbytes = [], 0
+
+    def _cancel(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None

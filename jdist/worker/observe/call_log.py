@@ -1,9 +1,9 @@
 """Record each call that a cell makes of torch.distributed's public functions.
 
 torch's flight recorder knows no send, no receive and no root, and when a call returned it does not know either. So a
-closure that records the call stands in for each public function. A recorded call holds no tensor and no Work alive, and
-whatever can be computed from it is computed when it is read. A recorded call costs 2 µs (benchmarks/recording.py on a
-2-core VM).
+function that records the call stands in for each public one. A recorded call holds no tensor and no Work alive, and
+whatever can be computed from it is computed when it is read. A recorded call costs about 2 µs (benchmarks/recording.py
+on a 2-core VM).
 
 torch numbers collectives, but no sends and receives. Counted here by channel, the n-th send meets the n-th receive of
 its other end, so that it is known which half of a message is missing.
@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
-from itertools import compress
+from inspect import Parameter
 from types import CodeType, FrameType
 from typing import Any
 
@@ -94,7 +94,7 @@ class Channels:
             )
 
     def _key(self, call: "LoggedCall") -> _Key | None:
-        given = (call.op, call.args[1:], *(item for item in call.kwargs.items() if item[0] != "tensor"))
+        given = call.op, call.args[1:]
         if given not in self._keys:
             self._keys[given] = self._resolved(call)
         return self._keys[given]
@@ -155,7 +155,6 @@ _DEPTH = 40  # Frames above the call that are searched for a cell's.
 _LISTED = 64  # Tensors of a list that are described.
 _ALL_THREADS: Any = range(sys.maxsize)  # As a set of their identifiers.
 _NEWEST = 256  # How many recent calls (of all threads) are searched for one that has not returned.
-_NONE: dict[str, Any] = {}
 _ASKED = (
     "by a value that is being pulled or inspected, outside of a cell, so no other rank would join the call. "
     "Call it in a cell, and pull the result"
@@ -178,8 +177,7 @@ class LoggedCall(Struct, eq=False, gc=False):
     instruction: int  # Offset in `code`.
     thread: int
     started: int
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[Any, ...]  # What is recorded of the arguments, in the order of `_recorded_names`.
     ended: int = 0  # 0: it has not returned.
     has_failed: bool = False  # It raised.
     work_ref: weakref.ref[Any] | None = None  # Of the Work that it returned.
@@ -188,8 +186,7 @@ class LoggedCall(Struct, eq=False, gc=False):
     @property
     def arguments(self) -> dict[str, Any]:
         """The recorded arguments, defaults included; first the one by whose shape the call is described, if any."""
-        parameters = _parameters(self.op)
-        return {**parameters.defaults, **dict(zip(parameters.positional, self.args, strict=False)), **self.kwargs}
+        return dict(zip(_recorded_names(self.op), self.args, strict=True))
 
     @property
     def line(self) -> int | None:
@@ -268,7 +265,7 @@ class CallLog:
             raise UsageError(f"{op} was called {_ASKED}")
 
     def install(self) -> None:
-        """Put the closures in place of the public functions, once a process, before user code runs."""
+        """Put functions that record their calls in place of the public ones, once a process, before user code runs."""
         for op in _RECORDED:
             function = self._logged(getattr(dist, op), op, self._calls)
             function.__module__ = dist.__name__  # where it is found under its name, by which it is pickled
@@ -280,55 +277,16 @@ class CallLog:
                 setattr(module, name, self._logged(getattr(module, name), name, self._callers))
 
     def _logged(self, original: Callable[..., Any], op: str, ring: _Ring) -> Callable[..., Any]:
-        log, is_transfer = self, op in TRANSFERS
-        parameters = _parameters(op) if ring is self._calls else _NO_PARAMETERS
-        is_kept, names = parameters.is_kept, parameters.defaults
-
-        @functools.wraps(original)
-        def logged(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            if (thread := threading.get_ident()) in log.askers:
-                log.check(op)
-            frame: FrameType | None = sys._getframe(1)
-            if frame.f_code.co_filename not in log.cells:  # type: ignore[union-attr]
-                frame = log.cell_frame(frame)
-            call = LoggedCall(
-                op,
-                frame and frame.f_code,
-                frame.f_lasti if frame else 0,
-                thread,
-                time.time_ns(),
-                tuple(map(_kept, compress(args, is_kept))),
-                {name: _kept(value) for name, value in kwargs.items() if name in names} if kwargs else _NONE,
-            )
-            if log.on_call is not None:
-                log.on_call(call, ring is log._callers)
-                call.args = tuple(map(_kept, compress(args, is_kept)))  # They may have been changed in place.
-                call.kwargs = {name: _kept(value) for name, value in kwargs.items() if name in names}
-                call.started = time.time_ns()
-            ring.append(call)
-            ring.added += 1
-            if is_transfer:
-                result = log._transfer(call, original, args, kwargs)
-            else:
-                try:
-                    result = original(*args, **kwargs)
-                    if isinstance(result, dist.Work):
-                        call.work_ref = weakref.ref(result)
-                except BaseException as e:
-                    call.has_failed = True
-                    log.record_failure(e)
-                    raise
-                finally:
-                    call.ended = time.time_ns()
-            if log.on_return is not None:
-                log.on_return(sys._getframe())
-            return result
-
+        public = getattr(dist, op) if ring is self._calls else original
+        logged: Any = _maker(public, op, _recorded_names(op) if ring is self._calls else ())(self, original, op, ring)
+        given = [p for p in inspect.signature(public).parameters.values() if p.default is not p.empty]
+        logged.__defaults__ = tuple(p.default for p in given if p.kind is not p.KEYWORD_ONLY)
+        logged.__kwdefaults__ = {p.name: p.default for p in given if p.kind is p.KEYWORD_ONLY}
+        functools.update_wrapper(logged, original)
         torch_compat.compile_as(logged, original)
-        return logged
+        return logged  # type: ignore[no-any-return]
 
-    def _transfer(self, call: LoggedCall, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    def _transfer(self, call: LoggedCall, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a logged call that sends or receives: a single message, or a call that consists of several."""
         __tracebackhide__ = True
         is_message, channels = call.op in _INSIDE_TOO, self.channels
@@ -424,24 +382,72 @@ class CallLog:
         return next((c for c in newest_first if c.work_ref is not None and c.work_ref() is work), None)
 
 
-class _Parameters(Struct, frozen=True):
-    """Which parameters of a function are recorded."""
+@functools.cache
+def _recorded_names(op: str) -> tuple[str, ...]:
+    """The parameters that are recorded of a public function; first the one by whose shape a call is described."""
+    known = inspect.signature(getattr(dist, op)).parameters
+    return *[name for name in _TENSORS if name in known][:1], *(name for name in _OTHERS if name in known)
 
-    defaults: dict[str, Any]  # All of them, with what is recorded of their defaults.
-    positional: tuple[str, ...]  # Those that may be passed by position.
-    is_kept: tuple[bool, ...]  # Of each parameter that may be passed by position, whether it is recorded.
+
+# A function with the original's own parameters: so that no arguments are packed, matched with names and unpacked, which
+# takes longer than the rest. It lies in this file, at these lines, for whoever looks at its frame.
+_LINE = sys._getframe().f_lineno
+_WRAPPER = """
+def _make(_log, _original, _op, _ring, _thread_id=threading.get_ident, _now=time.time_ns):
+    _is_transfer = _op in TRANSFERS
+
+    def {name}{parameters}:
+        __tracebackhide__ = True
+        if (_thread := _thread_id()) in _log.askers:
+            _log.check(_op)
+        _frame = sys._getframe(1)
+        if _frame.f_code.co_filename not in _log.cells:
+            _frame = _log.cell_frame(_frame)
+        _code, _instruction = (_frame.f_code, _frame.f_lasti) if _frame is not None else (None, 0)
+        _call = LoggedCall(_op, _code, _instruction, _thread, _now(), ({recorded}))
+        if _log.on_call is not None:
+            _log.on_call(_call, _ring is _log._callers)
+            _call.args = ({recorded})  # They may have been changed in place.
+            _call.started = _now()
+        _ring.append(_call)
+        _ring.added += 1
+        if _is_transfer:
+            _result = _log._transfer(_call, _original, {passed})
+        else:
+            try:
+                _result = _original({passed})
+                if _result is not None and isinstance(_result, dist.Work):
+                    _call.work_ref = weakref.ref(_result)
+            except BaseException as _error:
+                _call.has_failed = True
+                _log.record_failure(_error)
+                raise
+            finally:
+                _call.ended = _now()
+        if _log.on_return is not None:
+            _log.on_return(sys._getframe())
+        return _result
+    return {name}
+"""
 
 
-_NO_PARAMETERS = _Parameters({}, (), ())
+_PASSED: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.KEYWORD_ONLY: "{}=", Parameter.VAR_KEYWORD: "**"}
 
 
 @functools.cache
-def _parameters(op: str) -> _Parameters:
-    known = inspect.signature(getattr(dist, op)).parameters
-    names = [*[name for name in _TENSORS if name in known][:1], *(name for name in _OTHERS if name in known)]
-    defaults = {n: None if known[n].default is inspect.Parameter.empty else _kept(known[n].default) for n in names}
-    is_kept = {n: n in defaults for n, p in known.items() if p.kind is not p.KEYWORD_ONLY}
-    return _Parameters(defaults, tuple(n for n, kept in is_kept.items() if kept), tuple(is_kept.values()))
+def _maker(public: Callable[..., Any], op: str, recorded: tuple[str, ...]) -> Callable[..., Any]:
+    """What makes the function that records calls of a public function, whose parameters it has."""
+    parameters = inspect.signature(public).parameters.values()
+    bare = [p.replace(annotation=p.empty, default=p.default if p.default is p.empty else None) for p in parameters]
+    source = _WRAPPER.format(
+        name=op,
+        parameters=inspect.Signature(bare),
+        passed=", ".join(_PASSED.get(p.kind, "").format(p.name) + p.name for p in parameters),
+        recorded="".join(f"{name} if type({name}) in _PLAIN else _kept({name}), " for name in recorded),
+    )
+    made: dict[str, Any] = {}
+    exec(compile("\n" * _LINE + source, __file__, "exec"), globals(), made)  # noqa: S102 - as dataclasses does it
+    return made["_make"]  # type: ignore[no-any-return]
 
 
 _PLAIN = frozenset({int, bool, str, type(None), type(dist.ReduceOp.SUM)})
@@ -471,5 +477,9 @@ def _meta(tensor: torch.Tensor) -> TensorMeta | None:
         return None
 
 
-for _op in _RECORDED:
-    _parameters(_op)  # when this is imported, which is before workers are forked
+# When this is imported, which is before workers are forked.
+for _name in _RECORDED:
+    _maker(getattr(dist, _name), _name, _recorded_names(_name))
+for _module, _names in _CALLERS:
+    for _name in _names:
+        _maker(getattr(_module, _name), _name, ())

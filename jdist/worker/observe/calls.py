@@ -155,7 +155,7 @@ def digest_calls(calls: list[LoggedCall], merger: CallMerger, labels: dict[str, 
     for logged in outermost(calls):
         if logged.op in TRANSFERS or logged.has_failed:
             continue
-        key: Any = (logged.thread, logged.op, logged.args, *logged.kwargs.items())
+        key: Any = logged.thread, logged.op, logged.args
         try:
             found = seen.get(key)
         except TypeError:  # there is a list of tensors in it

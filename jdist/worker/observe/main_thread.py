@@ -151,7 +151,8 @@ class MainThread:
             waits = (has_waited and _waits_for_a_thread(self._native_id)) or _computes(self._ident)
             self._gpu_wait = self._gpu_wait.again(now, waits=waits)
             return now.maybe if self._gpu_wait.is_wait else now.location
-        return now.maybe if has_waited and now.stayed_since(before) else now.location
+        found = self._in_flight(now.maybe) if has_waited and now.stayed_since(before) else None
+        return now.location if found is None else found
 
     def _sample(self) -> _Sample:
         frames = frames_of(self._ident)
@@ -192,7 +193,7 @@ class MainThread:
         return Location(Activity("python", op, cell.f_lineno, source), (id(cell), cell.f_lineno))
 
     def _maybe(self, frame: FrameType, python: Activity) -> Location | None:
-        """What it may be blocked in outside a logged call: something is in flight, and it waits for another thread."""
+        """Where it may be blocked outside a logged call, if something is in flight: it waits for another thread."""
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package in _PYTHONS:
             return None
@@ -203,13 +204,17 @@ class MainThread:
             return None
         if _LOCK.search(_instruction(frame)):
             return None
-        pending, is_in_flight = self._log.pending(), self._recorder.is_in_flight()
-        if not pending and not is_in_flight:
+        key = (id(frame), frame.f_lasti, self._recorder.status)
+        return Location(structs.replace(python, kind="collective", op=""), key)
+
+    def _in_flight(self, maybe: Location) -> Location | None:
+        """The same, now that it has waited there: to ask for this at every look would slow a training down."""
+        if self._recorder.is_in_flight():
+            return maybe
+        pending = self._log.pending()
+        if not pending:
             return None
-        key = (id(frame), frame.f_lasti, self._recorder.status, len(pending))
-        if is_in_flight:
-            return Location(structs.replace(python, kind="collective", op=""), key)
-        return Location(structs.replace(python, kind="transfer", op=pending[0].op), key)
+        return structs.replace(maybe, activity=structs.replace(maybe.activity, kind="transfer", op=pending[0].op))
 
 
 # ---------------------------------------------------------------- frames of a thread, read from another

@@ -51,6 +51,7 @@ from jdist.core.messages.runs import (
     Text,
 )
 from jdist.core.messages.saving import GiveUpSave, PrepareSave, SaveAt
+from jdist.core.settings import END_DELAY
 from jdist.wire.values.frames import pack
 
 FIRST, SECOND = StartWorker(10, 2, 0), StartWorker(11, 3, 0)
@@ -115,10 +116,12 @@ class Bed:
             *(cast("Any", part) for part in (self.resources, self.rank_queries, self.node_queries, self.code_sync)),
         )
         self.graces: list[float] = []
+        self.waits: list[float] = []  # Seconds for which each message that was sent may wait for others.
         self.controller = ControllerHandlers(cast("NodeContext", node), parts, self._finish)
         self.events = WorkerHandlers(cast("NodeContext", node), parts, lambda: self.is_ending)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, within: float = 0.0) -> None:
+        self.waits.append(within)
         if isinstance(message, Output):  # the number of its agent is random
             message = msgspec.structs.replace(message, number=None)
         self.sent.append(message)
@@ -295,6 +298,18 @@ def test_a_rank_is_paused_or_done_after_all_that_it_wrote(bed: Bed) -> None:
     assert held is not None
     assert [w.run for w in held.workers] == [0, 0]
     assert [w.groups for w in held.workers] == [(), (made.spec,)], "a controller that is started again is told, too"
+
+
+def test_the_end_of_a_cell_waits_for_others_but_not_that_on_the_last_rank(bed: Bed) -> None:
+    bed.gets(WELCOME, ExecuteCell(7, (10, 11), CellSpec("x = 1")))
+    sent = len(bed.waits)
+
+    def scene() -> None:
+        for worker in (10, 11):
+            bed.events.handle_kernel_message(bed.kernels[worker], "iopub", done(worker))
+
+    play(scene)
+    assert bed.waits[sent:] == [END_DELAY, 0.0]
 
 
 def test_output_is_sent_soon_without_the_end_of_a_cell(bed: Bed) -> None:

@@ -37,6 +37,27 @@ def test_messages_of_one_turn_leave_together() -> None:
     in_a_loop(scene)
 
 
+def test_what_may_wait_leaves_with_what_may_not_or_when_its_time_is_over() -> None:
+    async def main() -> None:
+        sent: asyncio.Queue[bytes] = asyncio.Queue()
+        outbox = Outbox(sent.put_nowait)
+        outbox.add(ONE, within=3600.0)
+        await asyncio.sleep(0)
+        assert sent.empty()
+        outbox.add(OTHER)
+        await asyncio.sleep(0)
+        assert split(sent.get_nowait()) == [ONE, OTHER]
+        outbox.add(ONE, within=0.001)
+        outbox.add(OTHER, within=3600.0)
+        assert split(await asyncio.wait_for(sent.get(), 10)) == [ONE, OTHER]
+        outbox.add(OTHER)
+        outbox.add(ONE, within=3600.0)
+        await asyncio.sleep(0)
+        assert split(sent.get_nowait()) == [OTHER, ONE]
+
+    asyncio.run(main())
+
+
 def test_a_large_message_travels_alone_and_in_order() -> None:
     async def scene(outbox: Outbox, sent: list[bytes]) -> None:
         large = bytes(1 << 20)

@@ -430,7 +430,7 @@ def test_the_next_call_is_stopped_at_before_it_begins_and_its_arguments_are_read
 
 def test_calls_of_other_threads_and_of_no_cell_are_no_next_call() -> None:
     program = Program("pause()\nrun_thread()\ncall()", "next_call")
-    barrier = program.log._logged(lambda: None, "barrier", program.log._calls)
+    barrier = program.log._logged(lambda *_: None, "barrier", program.log._calls)
 
     def run_thread() -> None:
         thread = threading.Thread(target=barrier)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from jdist.core.messages.observation import ANY, Call
-from jdist.worker.observe.call_log import GroupName, LoggedCall
+from jdist.worker.observe.call_log import GroupName, LoggedCall, _kept, _recorded_names
 from jdist.worker.observe.calls import CallMerger, outermost
 from jdist.worker.observe.flight_recorder import RecorderEntry
 
@@ -15,8 +17,10 @@ MAIN, OTHER = 1, 2
 TENSOR = (torch.Size([4]), torch.float32)
 
 
-def logged(op: str, started: int, ended: int, thread: int = MAIN, **kwargs: Any) -> LoggedCall:
-    return LoggedCall(op, None, 0, thread, started, (), kwargs, ended)
+def logged(op: str, started: int, ended: int, thread: int = MAIN, **given: Any) -> LoggedCall:
+    parameters = inspect.signature(getattr(dist, op)).parameters
+    args = (given.get(name, _kept(parameters[name].default)) for name in _recorded_names(op))
+    return LoggedCall(op, None, 0, thread, started, tuple(args), ended)
 
 
 def entry(number: int, created: int, thread: int = MAIN, *, is_done: bool = True) -> RecorderEntry:
@@ -40,7 +44,7 @@ def test_of_several_entries_the_last_number_counts() -> None:
 
 def test_an_entry_alone_has_the_line_of_its_backward_pass() -> None:
     code = compile("1\n2", "cell", "exec")
-    backward = LoggedCall("backward", code, 0, MAIN, 10, (), {}, 40)
+    backward = LoggedCall("backward", code, 0, MAIN, 10, (), 40)
     line = backward.line
     merger = CallMerger("0", {}, [backward])
     within, after = merger.merge([], [entry(1, 20), entry(2, 50)])
