@@ -87,7 +87,7 @@ class KnownProcess:
     @property
     def has_ended(self) -> bool:
         """Whether it has ended; from any thread."""
-        if self._pidfd is None:
+        if sys.platform != "linux" or self._pidfd is None:
             return has_ended(self._pid, self._started)
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
