@@ -52,6 +52,10 @@ class NamedCluster:
         self.notify = watcher
         return lambda: None
 
+    @property
+    def is_sound(self) -> bool:
+        return not self.lost
+
     def revived(self) -> None:
         pass
 

@@ -39,6 +39,7 @@ class Cluster:
 
     name = "c"
     lost = ""
+    is_sound = True
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -52,9 +53,6 @@ class Cluster:
     @property
     def link(self) -> Cluster:
         return self
-
-    def revived(self) -> None:
-        pass
 
     def watch(self, watcher: Callable[[Message], None]) -> Callable[[], None]:
         return lambda: None

@@ -38,11 +38,8 @@ class Cluster:
     id = "c-1"
 
     def __init__(self) -> None:
-        self.asynchronous = SimpleNamespace(link=SimpleNamespace(lost=""), watch=lambda _: lambda: None)
+        self.asynchronous = SimpleNamespace(link=SimpleNamespace(lost="", is_sound=True), watch=lambda _: lambda: None)
         self.asked: list[int] = []
-
-    def revived(self) -> None:
-        """Its controller has not died."""
 
     def trace(self, run: int = 0) -> Trace:
         self.asked.append(run)

@@ -63,10 +63,7 @@ class Cluster:
     name = "c"
 
     def __init__(self) -> None:
-        self.asynchronous = SimpleNamespace(link=SimpleNamespace(lost=""), watch=lambda _: lambda: None)
-
-    def revived(self) -> None:
-        """Its controller has not died."""
+        self.asynchronous = SimpleNamespace(link=SimpleNamespace(lost="", is_sound=True), watch=lambda _: lambda: None)
 
     def read_profile(self, run: Any = 0) -> Found:
         number = getattr(run, "number", run)
