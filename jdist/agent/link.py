@@ -211,9 +211,9 @@ class ControllerLink:
         self._outbox.flush()
 
     def send(self, message: Message, within: float = 0.0) -> None:
-        """Send, with what else is sent in this turn, or in the next ``within`` seconds.
+        """Send, together with others of this turn or of the next ``within`` seconds.
 
-        If the connection is broken, it is sent once more when that is back.
+        If the connection is broken, the message is sent once more when it is back.
         """
         if isinstance(message, RankDone):
             self.ends[message.rank, message.run] = message

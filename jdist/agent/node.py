@@ -285,8 +285,8 @@ if __name__ == "__main__":
         sys.stdout.buffer.write(msgspec.msgpack.encode(read_nvml()))
 
 
-class SendUp(Protocol):
-    """Sends to the controller, with what else is sent in this turn or in the next ``within`` seconds."""
+class SendToController(Protocol):
+    """Sends a message to the controller, together with others of this turn or of the next ``within`` seconds."""
 
     def __call__(self, message: Message, within: float = 0.0) -> None: ...
 
@@ -301,7 +301,7 @@ class NodeContext:
     facts: NodeFacts
     directory: Path  # Sockets, logs and connection files of this agent; removed at its end.
     starter: Starter
-    send: SendUp
+    send: SendToController
     create_task: CreateTask
 
     @property

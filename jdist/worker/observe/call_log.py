@@ -389,8 +389,9 @@ def _recorded_names(op: str) -> tuple[str, ...]:
     return *[name for name in _TENSORS if name in known][:1], *(name for name in _OTHERS if name in known)
 
 
-# A function with the original's own parameters: so that no arguments are packed, matched with names and unpacked, which
-# takes longer than the rest. It lies in this file, at these lines, for whoever looks at its frame.
+# The wrapper that records a call. It has the parameters of the function that it wraps, since to pack arguments, match
+# them with names and unpack them takes longer than all the rest. It is compiled as if it stood at these very lines,
+# where tracebacks and debuggers find it.
 _LINE = sys._getframe().f_lineno
 _WRAPPER = """
 def _make(_log, _original, _op, _ring, _thread_id=threading.get_ident, _now=time.time_ns):
@@ -436,7 +437,7 @@ _PASSED: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.KEYWORD_ONLY
 
 @functools.cache
 def _maker(public: Callable[..., Any], op: str, recorded: tuple[str, ...]) -> Callable[..., Any]:
-    """What makes the function that records calls of a public function, whose parameters it has."""
+    """Compile the wrapper of a public function, with that function's parameters; the result makes one for a log."""
     parameters = inspect.signature(public).parameters.values()
     bare = [p.replace(annotation=p.empty, default=p.default if p.default is p.empty else None) for p in parameters]
     source = _WRAPPER.format(

@@ -208,7 +208,10 @@ class MainThread:
         return Location(structs.replace(python, kind="collective", op=""), key)
 
     def _in_flight(self, maybe: Location) -> Location | None:
-        """The same, now that it has waited there: to ask for this at every look would slow a training down."""
+        """The place of a thread that has waited there, if a collective or a message is in flight; None if nothing is.
+
+        The flight recorder may have to be read as a whole, with the GIL held: at every look, that slows training down.
+        """
         if self._recorder.is_in_flight():
             return maybe
         pending = self._log.pending()

@@ -33,7 +33,7 @@ def test_of_a_known_process_it_is_seen_at_once(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, *, has_pidfd: bool
 ) -> None:
     if not has_pidfd:
-        monkeypatch.setattr(processes.sys, "platform", "darwin")
+        monkeypatch.delattr(os, "pidfd_open")
     known = processes.KnownProcess(process.pid, processes.start_time(process.pid))
     closed = processes.KnownProcess(process.pid, processes.start_time(process.pid))
     closed.close()
