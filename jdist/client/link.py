@@ -43,7 +43,7 @@ from jdist.core.messages.status import (
 )
 from jdist.core.settings import BEAT
 from jdist.wire import log
-from jdist.wire.processes import KnownProcess, start_time
+from jdist.wire.processes import has_ended, start_time
 from jdist.wire.transport.keys import Connection
 from jdist.wire.transport.sockets import DialledPort, LivenessConnection, dial_liveness, new_context
 from jdist.wire.transport.streams import AGAIN, UNKNOWN, Outbox, Stream, read_head
@@ -86,7 +86,7 @@ class Link:
         # Starts it again and returns the link to it, or raises ConnectionLost; None for a client that only observes.
         self.successor: Callable[[], Awaitable[Link]] | None = None
         self._is_ending = False  # Its liveness connection has ended: whatever is sent now does not reach it.
-        self._process: KnownProcess | None = None  # The controller's, if it is on this host and can be seen from here.
+        self._local_pid = 0  # The controller's process, if it is on this host and can be seen from here.
         self._on_event = on_event
         self._waiting: dict[str, asyncio.Queue[Message]] = {}
         self._changed = asyncio.Event()
@@ -114,7 +114,7 @@ class Link:
                 while self.facts is None:
                     await self._changed.wait()
             self._liveness = await dial_liveness(address, attached.liveness_name, self._liveness_ended)
-            self._process = KnownProcess(attached.pid, started) if started else None
+            self._local_pid = attached.pid if is_here and started else 0
         except OSError as e:
             self.close()
             at = f"{self.connection.host}:{self.connection.control_port}"
@@ -157,8 +157,6 @@ class Link:
         A controller that dies while a request is under way may have acted on it, so that fails. What is asked after
         its death cannot have reached it, and is asked on the new link.
         """
-        if self.is_sound:
-            return self
         if not self.lost and (self._is_ending or self._has_process_ended()):
             with contextlib.suppress(TimeoutError):
                 await self.wait_lost(_END_SEEN)
@@ -172,9 +170,8 @@ class Link:
 
     @property
     def is_sound(self) -> bool:
-        """Whether a request can be sent at once, as far as is known. May be read on any thread."""
-        is_over = self.lost or self._is_ending or self._has_process_ended()
-        return not is_over and (self.host is None or self.host.state == "open")
+        """Whether nothing is known to be wrong with it; :meth:`current` looks closer. May be read on any thread."""
+        return not (self.lost or self._is_ending) and (self.host is None or self.host.state == "open")
 
     @property
     def may_be_replaced(self) -> bool:
@@ -183,7 +180,7 @@ class Link:
 
     def _has_process_ended(self) -> bool:
         """Whether the controller's process is known to have ended; it is not known of one on another host."""
-        return self._process is not None and self._process.has_ended
+        return self._local_pid != 0 and has_ended(self._local_pid, self.connection.started)
 
     def give_up(self, reason: str, *, is_final: bool) -> None:
         """Record why the controller could not be started again; ``is_final``: no further attempt can succeed."""
@@ -368,8 +365,6 @@ class Link:
         if self.lost:
             return
         self.lost = reason
-        if self._process is not None:
-            self._process.close()
         _log.info("cluster %s: %s", self.connection.name, reason)
         stopped = Stopped(reason, self.remedies if self.is_orphaned else ())
         for queue in self._waiting.values():

@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import io
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable
@@ -70,35 +69,6 @@ def has_ended(pid: int, started: int = 0) -> bool:
         return os.path.exists("/proc/self/stat") or not psutil.pid_exists(pid)
     except OSError:
         return False
-
-
-class KnownProcess:
-    """Tells again and again whether a process of this host has ended; on Linux without reading ``/proc`` each time."""
-
-    def __init__(self, pid: int, started: int):
-        self._pid, self._started = pid, started
-        self._pidfd: int | None = None
-        if sys.platform == "linux" and hasattr(os, "pidfd_open"):  # a Python built for old kernels lacks it
-            with contextlib.suppress(OSError):
-                self._pidfd = os.pidfd_open(pid)
-        if has_ended(pid, started):  # and another process may have its number, which was opened
-            self.close()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has ended; from any thread."""
-        pidfd = self._pidfd  # another thread may close it meanwhile
-        if sys.platform != "linux" or pidfd is None:
-            return has_ended(self._pid, self._started)
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def close(self) -> None:
-        """Close its file descriptor; from then on ``/proc`` is read. May be called again."""
-        pidfd, self._pidfd = self._pidfd, None
-        if pidfd is not None:
-            os.close(pidfd)
 
 
 def start_time(pid: int) -> int:

@@ -28,26 +28,6 @@ def test_a_process_has_ended_once_it_is_a_zombie_and_once_it_is_gone(process: su
     assert processes.has_ended(process.pid)
 
 
-@pytest.mark.parametrize("has_pidfd", [True, False])
-def test_of_a_known_process_it_is_seen_at_once(
-    process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, *, has_pidfd: bool
-) -> None:
-    if not has_pidfd:
-        monkeypatch.delattr(os, "pidfd_open")
-    known = processes.KnownProcess(process.pid, processes.start_time(process.pid))
-    closed = processes.KnownProcess(process.pid, processes.start_time(process.pid))
-    closed.close()
-    other = processes.KnownProcess(process.pid, started=1)
-    assert [each.has_ended for each in (known, closed, other)] == [False, False, True]
-    process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert [each.has_ended for each in (known, closed)] == [True, True]
-    process.wait()
-    assert [each.has_ended for each in (known, closed)] == [True, True]
-    known.close()
-    known.close()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 def test_a_process_that_is_reaped_while_it_is_looked_at_has_ended(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,7 +18,6 @@ from jdist.core.messages.observation import GetStack, StackText
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
 from jdist.core.messages.runs import Interrupt
 from jdist.core.messages.status import RequestRefused, Stopped
-from jdist.wire.processes import KnownProcess
 from jdist.wire.transport.keys import Connection, KeyPair
 from jdist.wire.transport.streams import AGAIN, MESSAGE, read_head
 
@@ -39,7 +37,7 @@ class Answered(Link):
         self.is_orphaned = self.is_dropped = False
         self.successor = None
         self._is_ending = False
-        self._process = None
+        self._local_pid = 0
         self._changed = asyncio.Event()
         self._waiting = {}
         self._answer = answer
@@ -232,8 +230,7 @@ def test_a_connection_that_is_reset_says_nothing_unless_the_process_is_known_to_
     is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "_LAST_WORDS", 0.0)
-    with subprocess.Popen(["true"]) as gone:
-        gone.wait()
+    monkeypatch.setattr(link_module, "has_ended", lambda *_: True)
 
     async def scenario() -> Link:
         told = asyncio.Event()
@@ -246,7 +243,7 @@ def test_a_connection_that_is_reset_says_nothing_unless_the_process_is_known_to_
         link = Answered(answer)
         link._on_event = lambda _: told.set()
         link._liveness_ended(is_dead=False)
-        link._process = KnownProcess(gone.pid, started=1) if is_here else None
+        link._local_pid = 7 if is_here else 0
         async with asyncio.timeout(LONG):
             await told.wait()
         return link

@@ -32,7 +32,7 @@ class Unconnected(Link):
         self.is_orphaned = self.is_dropped = False
         self.successor = None
         self._is_ending = False
-        self._process = None
+        self._local_pid = 0
         self._changed = asyncio.Event()
 
     def close(self) -> None:
