@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jdist.worker.metrics import log
     from jdist.worker.profile import profile_step
     from jdist.worker.session.points import save_if_due
+    from jdist.worker.widgets import process_events
 
 # The modules of the public names that are no errors.
 _HOMES = {
@@ -55,6 +56,7 @@ _HOMES = {
     "log": "jdist.worker.metrics",
     "profile_step": "jdist.worker.profile",
     "save_if_due": "jdist.worker.session.points",
+    "process_events": "jdist.worker.widgets",
     "Trace": "jdist.client.measure.trace",
     **dict.fromkeys(("ErrorInfo", "Outcome"), "jdist.core.outcome"),
 }
@@ -88,6 +90,7 @@ __all__ = [
     "log",
     "on_reform",
     "panel",
+    "process_events",
     "profile_step",
     "save_if_due",
     "start",

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from jdist.client import find
 from jdist.client.active_runs import ActiveRuns, script_cell
 from jdist.client.attachment import Attachment, Ranks
+from jdist.client.comms import RankComms
 from jdist.client.debug import Debugging
 from jdist.client.doctor.examine import examine_briefly
 from jdist.client.doctor.findings import Finding
@@ -253,6 +254,7 @@ class AsyncCluster(BaseCluster):
             Saving(attachment, self._runs, groups),
             Debugging(attachment, self._runs),
             Reports(attachment, self._runs, carrier),
+            RankComms(attachment, self._runs),
         )
         self._parts: dict[type, Any] = {type(part): part for part in parts}
         self.start_seconds = 0.0  # From the call of start to the formed world.

@@ -23,6 +23,7 @@ from jdist.core.messages.debug import RankPaused, RanksResumed, RunFollowed
 from jdist.core.messages.observation import Verdict, VerdictChanged
 from jdist.core.messages.runs import (
     Clear,
+    CommSent,
     Display,
     MetricsLogged,
     Output,
@@ -50,9 +51,9 @@ class PastOutput:
         self._next = 0
         self._kept: dict[int, Message] = {}  # By serial number; of output, each item by itself.
         self._tails: dict[tuple[int, str], Tail] = {}
-        self._shown: defaultdict[int, list[int]] = defaultdict(list)  # Displays, by the area that shows them.
+        self._shown: defaultdict[str, list[int]] = defaultdict(list)  # Displays, by the area that shows them.
         self._by_id: defaultdict[str, list[int]] = defaultdict(list)  # Displays, and updates of others, by their ids.
-        self._cleared: set[tuple[int, int]] = set()  # Areas and ranks whose next output clears what they show.
+        self._cleared: set[tuple[str, int]] = set()  # Areas and ranks whose next output clears what they show.
 
     def __iter__(self) -> Iterator[Message]:
         """The messages, as if each item of output had come by itself."""
@@ -71,6 +72,8 @@ class PastOutput:
         if isinstance(item, Tail):
             self._tails[item.rank, item.stream] = item
             return
+        if isinstance(item, CommSent):  # for the widgets of this client only, which have seen it
+            return
         of = {(item.area, rank) for rank in item.ranks}
         if isinstance(item, Display) and item.is_update:  # it clears nothing
             if self._update(item):
@@ -82,7 +85,7 @@ class PastOutput:
             self._cleared -= of
         self._keep(item)
 
-    def _due(self, of: set[tuple[int, int]]) -> tuple[int, ...]:
+    def _due(self, of: set[tuple[str, int]]) -> tuple[int, ...]:
         """The ranks of these whose displays are cleared by what they write next."""
         return tuple(rank for _, rank in self._cleared & of)
 
@@ -95,7 +98,7 @@ class PastOutput:
                 self._by_id[what.display_id].append(self._next)
         self._next += 1
 
-    def _drop_displays(self, area: int, ranks: Collection[int]) -> None:
+    def _drop_displays(self, area: str, ranks: Collection[int]) -> None:
         for number in list(self._shown.get(area, ())) if ranks else ():
             shown = self._display(number)
             if left := tuple(rank for rank in shown.ranks if rank not in ranks):

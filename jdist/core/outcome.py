@@ -9,9 +9,23 @@ from msgspec import Struct, field
 from jdist.core.errors import Remedy
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-"""The MIME type of a widget of ipywidgets. The front end is not connected to the widgets of ranks."""
+"""The MIME type of a widget of ipywidgets."""
 FORKED = "was called in a forked child of a rank, which has no connection to the rank's groups"
 """What an error says of a collective that could only hang."""
+
+
+def unconnected(data: dict[str, Any]) -> dict[str, Any]:
+    """What is shown of a display where widgets of ranks are not connected: of a widget its picture, or its name.
+
+    Of an empty `Output` it is nothing, since what that captures is shown by itself.
+    """
+    if WIDGET_VIEW not in data:
+        return data
+    rest = {mime: shown for mime, shown in data.items() if mime != WIDGET_VIEW}
+    if rest.keys() - {"text/plain"}:
+        return rest
+    return {} if rest.get("text/plain") == "Output()" else data
+
 
 OutcomeKind = Literal["value", "error", "timeout", "interrupted", "lost"]
 

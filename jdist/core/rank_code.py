@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 ENTRY_POINTS = (
     *("run_script", "full_values", "broadcast", "restore", "call_on_reform", "save", "load", "read_manifest"),
-    *("cause_fault", "delete_names"),
+    *("cause_fault", "delete_names", "take_events"),
 )
 _MODULE = "__import__('jdist.worker.entry_points', fromlist=['x'])"
 _IN_JOB = {False: "", True: ", in_job=True"}
@@ -76,6 +76,11 @@ def absolute(directory: str) -> str:
 def read_manifest(directory: str) -> str:
     """The manifest of the newest save in ``directory``."""
     return f"{_MODULE}.read_manifest({directory!r})"
+
+
+def take_events() -> str:
+    """Take the events of widgets that wait on this rank."""
+    return f"{_MODULE}.take_events()"
 
 
 def call_on_reform(generation: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from jdist.core.messages.runs import Clear, Display, OutputItem, Tail
+from jdist.core.messages.runs import Clear, CommSent, Display, OutputItem, Tail
 
 Arrived = tuple[float, OutputItem]  # When the item arrived, as its number among all that wait, and the item.
 
@@ -25,11 +25,14 @@ class WaitingOutput:
         elif isinstance(item, Tail):
             end_of = item.rank, item.stream
             self._drop(end, lambda each: isinstance(each, Tail) and (each.rank, each.stream) == end_of)
+        elif isinstance(item, CommSent):
+            if item.replaces:
+                self._drop(end, lambda each: isinstance(each, CommSent) and each.replaces == item.replaces)
         elif end and isinstance(last := self.items[-1][1], Clear) and last.area == item.area:
             self._drop_displays(end - 1, item.area)
         self._append(self.items, (arrived, item))
 
-    def _drop_displays(self, before: int, area: int) -> None:
+    def _drop_displays(self, before: int, area: str) -> None:
         """Drop what is cleared; an update may be that of a display in another place."""
         self._drop(before, lambda each: isinstance(each, Display) and not each.is_update and each.area == area)
 

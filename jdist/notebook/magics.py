@@ -24,6 +24,7 @@ from jdist.notebook.page import ClusterComm
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded_errors
 from jdist.notebook.verbs import diagnosis, values
+from jdist.notebook.widgets.views import RankWidgets
 from jdist.wire.processes import prepare_streams
 
 _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")
@@ -40,6 +41,8 @@ class DistMagics(Magics):
         self.session = Session(screen, shell.user_ns, "notebook")
         self.completer = RankCompleter(self.session)
         self.comm = ClusterComm(self.session) if screen.has_page else None
+        if hasattr(shell, "kernel") and screen.is_live:
+            self.session.make_widgets = functools.partial(RankWidgets, kernel=shell.kernel)
         self.end_error_display: Callable[[], None] = lambda: None
 
     @no_var_expand  # or {…} in an expression would show what the notebook has
@@ -83,6 +86,7 @@ class DistMagics(Magics):
             s.namespace[o.out] = run
         notices, names = s.drain_notices(), s.namespace
         options = {"lead": o.lead, "timeout": o.timeout, "notices": notices, "namespace": names, "frames": frames}
+        options["widgets"] = s.widgets
         display = RunDisplay(cluster, run, s.screen, **options)
         if o.background:
             display.follow_in_background()

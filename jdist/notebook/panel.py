@@ -6,17 +6,16 @@ is a sign and a word, never a colour alone.
 A front end that can sends a widget's messages to a subshell of the kernel, a thread beside the one in which cells run
 (JupyterLab since 4.4, ipykernel since 7.0). But ipykernel (7.4) delivers them where the widget was last written from,
 so one that was made by a cell receives clicks only after the cell. Written without a parent message, it receives them
-where the front end says, hence :class:`ParentlessContext`.
+where the front end says, hence `ParentlessContext`.
 """
 
 import asyncio
-import contextvars
 import html
 import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import ipywidgets
 from ipywidgets import Layout
@@ -36,6 +35,7 @@ from jdist.notebook.session import Session
 from jdist.notebook.text import remedy_text
 from jdist.notebook.text.cluster_text import PAUSE_SIGN, group_rows, rank_row, status_bundle
 from jdist.notebook.text.remedy_text import typed, worded
+from jdist.notebook.widgets.context import ParentlessContext
 from jdist.wire.transport.keys import Connection
 
 _SIGNS = {"running": "▶", "idle": "○", "starting": "◔", "unreachable": "⚠", "gone": "✕"}
@@ -206,9 +206,6 @@ def draw_snapshot(sight: Sight) -> dict[str, str]:
 def _box(markup: str, style: str = "", attributes: str = "") -> str:
     return f'<div {attributes}style="{";".join(filter(None, (_FONT, style)))}">{markup}</div>'
 
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _HINT = "all, 0-3,7, node=1, dp=0, !2"
 LATE = (  # The panel's warning where clicks are late.
@@ -516,24 +513,6 @@ class ClusterPanel:
 
 
 # ---------------------------------------------------------------- clicks while a cell runs
-
-
-class ParentlessContext:
-    """Runs functions, from any thread, as if no message had caused them."""
-
-    def __init__(self, kernel: Any):
-        self._context = contextvars.copy_context()
-        parent = getattr(kernel, "_shell_parent", None)  # the public way would change other threads' parent, too
-        if isinstance(parent, contextvars.ContextVar):
-            self._context.run(parent.set, {})
-
-    def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function in this context."""
-        return self._context.copy().run(function, *args, **kwargs)
-
-    def wrap(self, function: Callable[P, R]) -> Callable[P, R]:
-        """A function that does so whenever it is called."""
-        return lambda *args, **kwargs: self.run(function, *args, **kwargs)
 
 
 class ClickDelivery:

@@ -9,6 +9,7 @@ from jdist.client.run import CellRun
 from jdist.core.errors import Remedy, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice, Stopped
+from jdist.notebook.output.display import WidgetScreen
 from jdist.notebook.output.screen import Screen, plain
 from jdist.notebook.text import remedy_text
 from jdist.notebook.text.markup import naming
@@ -24,6 +25,8 @@ class Session:
         self.current: Cluster | None = None
         self.exportable: Cluster | None = None  # The cluster in use or the last one, whose cells can be exported.
         self.last_run: CellRun | None = None
+        self.widgets: WidgetScreen | None = None  # Of the ranks of the cluster in use.
+        self.make_widgets: Callable[[Cluster], WidgetScreen | None] = lambda _cluster: None
         self.is_auto = False
         self.debugged: tuple[int, ...] = ()  # Ranks whose failure is being debugged: cells run where they failed.
         self._notices: list[str] = []
@@ -61,6 +64,7 @@ class Session:
         self._unwatch()
         self._unwatch = lambda: None
         self._notices = []
+        self.widgets = None if cluster is None else self.make_widgets(cluster)
         if cluster is not None:
             self.namespace.setdefault("cluster", cluster)
             self._unwatch = cluster.asynchronous.watch(self._on_message)

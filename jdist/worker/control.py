@@ -64,6 +64,7 @@ from jdist.worker.session import points as saving
 from jdist.worker.session.handover import NamesHandover
 from jdist.worker.session.points import SavePoints, SavingRank
 from jdist.worker.session.to_memory import users_values
+from jdist.worker.widgets import EventQueue
 
 _log = logging.getLogger("jdist.worker")
 
@@ -103,7 +104,8 @@ class ControlThread:
         self._observer.pause = self._debugger.place
         self._post_mortem = PostMortem(kernel.shell, self._debugger.is_user_code, self._hold)
         known = (self._observer, self._debugger, self._post_mortem, self._profiler)
-        self._queries = QueryHandler(spec, namespace, *known, self._user_names)
+        self._events = EventQueue(kernel, lambda: self._queries.rank, lambda: self._cells.spans.current)
+        self._queries = QueryHandler(spec, namespace, *known, self._user_names, self._events)
         self._handover = NamesHandover(spec, kernel.shell, self._observer, self._groups, self._cells.descriptors)
         self._sigint.catch_ignored()
         OWN_FILES.update({signals.__file__, __file__})
@@ -116,6 +118,7 @@ class ControlThread:
         saving.connect(self._saving)
         self._points = SavePoints(spec.worker, lambda: self._cells.spans.current, self._send, self._save_at)
         self._points.connect()
+        self._cells.connect_events(self._events)
         self._connect_cells()
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)

@@ -13,6 +13,7 @@ _FUNCTIONS = {
     "read_manifest": "jdist.worker.session.from_folder:read_manifest_of",
     "delete_names": "jdist.worker.variables.listing:delete_names",
     "cause_fault": "jdist.worker.faults:cause_fault",
+    "take_events": "jdist.worker.widgets:take_events",
     "call_on_reform": "jdist.worker.groups.on_reform:call",
 }
 

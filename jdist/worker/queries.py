@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from jdist.core.errors import UsageError, describe_error
-from jdist.core.messages import debug, observation, values
+from jdist.core.messages import debug, observation, values, widgets
 from jdist.core.messages.base import Ack, PayloadWire, Progress, QueryFailed, ValueMissing
 from jdist.core.messages.protocol import RankOp, RankReplyBody
 from jdist.core.settings import INLINE_LIMIT, WorkerSpec
@@ -28,6 +28,7 @@ from jdist.worker.variables.describe import bin_elements, describe, evaluate
 from jdist.worker.variables.digests import block_digests, digests, element
 from jdist.worker.variables.introspection import complete, introspect
 from jdist.worker.variables.listing import UserNames, VariableLister
+from jdist.worker.widgets import EventQueue
 
 _HELD_AT_MOST = 8
 _LARGEST_HEAD = 48 << 20  # Bytes of pickle that travel with a message; tensors and arrays are not among them.
@@ -51,6 +52,7 @@ class QueryHandler:
         post_mortem: PostMortem,
         profiler: CellProfiler,
         user_names: UserNames,
+        events: EventQueue,
     ):
         self._spec = spec
         self.rank = spec.rank
@@ -62,6 +64,7 @@ class QueryHandler:
         self._observer = observer
         self._profiler = profiler
         self._variables = VariableLister(user_names)
+        self._events = events
 
     @property
     def _namespace(self) -> dict[str, Any]:
@@ -93,6 +96,10 @@ class QueryHandler:
                 return observation.StackText(self._observer.stack())
             case observation.GetTrace() | observation.ReadProfile():
                 return self._read_run(op)
+            case widgets.PrepareEvents():
+                return self._events.prepare(op)
+            case widgets.DeliverEvents():
+                return self._events.deliver(op)
             case values.Complete():
                 return complete(op.code, op.cursor, self._namespace)
             case values.Inspect():

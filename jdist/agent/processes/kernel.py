@@ -64,17 +64,25 @@ class ClearContent(Struct):
     wait: bool = False
 
 
-class CommContent(Struct):
-    """A message to or from a widget (a comm)."""
+class CommMessage(Struct):
+    """A message of a comm, such as that of a widget."""
 
     comm_id: str = ""
-    data: dict[str, Any] = {}
+    target_name: str = ""
+    data: msgspec.Raw = msgspec.Raw(b"{}")
 
-    @property
-    def sets_outputs(self) -> bool:
-        """Whether it puts something into an output widget that was not captured."""
-        state = self.data.get("state")
-        return isinstance(state, dict) and bool(state.get("outputs"))
+    def state_set(self) -> dict[str, Any]:
+        """What it sets in a widget's state, if that is all that it does."""
+        try:
+            change = msgspec.json.decode(self.data, type=_WidgetChange)
+        except msgspec.DecodeError:
+            return {}
+        return change.state if change.method in ("update", "echo_update") else {}
+
+
+class _WidgetChange(Struct):
+    method: str = ""
+    state: dict[str, Any] = {}
 
 
 class InputContent(Struct):

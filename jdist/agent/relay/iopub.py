@@ -24,7 +24,7 @@ import msgspec
 
 from jdist.agent.processes.kernel import (
     ClearContent,
-    CommContent,
+    CommMessage,
     DisplayContent,
     KernelMessage,
     StreamContent,
@@ -33,6 +33,7 @@ from jdist.agent.processes.kernel import (
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import (
     Clear,
+    CommSent,
     Display,
     MetricPoints,
     MetricsLogged,
@@ -42,6 +43,7 @@ from jdist.core.messages.runs import (
     Tail,
     Text,
 )
+from jdist.core.messages.widgets import CommContent
 from jdist.core.outcome import WIDGET_VIEW
 from jdist.core.waiting_output import Arrived, WaitingOutput
 from jdist.wire.values.frames import Unpacker, encodable
@@ -265,8 +267,7 @@ class _RankOutput:
         self.points: list[MetricPoints] = []
         self.streams = {name: _CappedStream(limit) for name in _STREAMS}
         self.displays = _CappedDisplays()
-        self.area = 0  # The output widget that captures what is written now.
-        self._areas: dict[str, int] = {}
+        self.area = ""  # The comm of the output widget that captures what is written now.
 
     def add(self, arrived: int, item: OutputItem) -> None:
         """Have an item wait. Displays that it replaces or clears need not be sent any more."""
@@ -287,12 +288,26 @@ class _RankOutput:
                 self.add(number(), piece)
             last = items[-1][1]
 
-    def note_capture(self, content: CommContent) -> None:
-        """An output widget begins to capture when its state gets a message's id, and ends when that is empty."""
-        state = content.data.get("state")
-        if isinstance(state, dict) and "msg_id" in state:
-            number = self._areas.setdefault(content.comm_id, len(self._areas) + 1)
-            self.area = number if state["msg_id"] else 0
+    def add_comm(self, number: Callable[[], int], worker: int, message: KernelMessage) -> None:
+        """Have a comm's message wait, in parts if it is large.
+
+        An output widget begins to capture when its state gets a message's id, and ends when that is empty. Of a
+        widget's updates of the same traits, the newest stands for all.
+        """
+        comm = read_content(message, CommMessage)
+        state = comm.state_set() if message.kind == "comm_msg" else {}
+        if "msg_id" in state:
+            self.area = comm.comm_id if state["msg_id"] else ""
+        if state.get("outputs"):  # what a front end shows that has no widgets of ranks
+            self.add(number(), Display((worker,), {WIDGET_VIEW: {}, "text/plain": "Output"}, area=self.area))
+        kind: Any = message.kind.removeprefix("comm_")
+        content = CommContent(kind, comm.target_name, bytes(comm.data), message.buffers)
+        data = msgspec.msgpack.encode(content)
+        parts = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
+        replaces = f"{comm.comm_id} {' '.join(sorted(state))}" if state and len(parts) == 1 else ""
+        for part in parts[:-1]:
+            self.add(number(), CommSent((worker,), comm.comm_id, part, has_more=True))
+        self.add(number(), CommSent((worker,), comm.comm_id, parts[-1], replaces))
 
     def collect(self, worker: int) -> list[Arrived]:
         items, self._waiting = self._waiting.items, WaitingOutput()
@@ -345,13 +360,8 @@ class OutputRelay:
                 clear = read_content(message, ClearContent)
                 part = self._part(message.run, worker)
                 part.add(next(self._arrivals), Clear((worker,), clear.wait, part.area))
-            case "comm_msg":
-                part, comm = self._part(message.run, worker), read_content(message, CommContent)
-                part.note_capture(comm)
-                if not comm.sets_outputs:
-                    return False
-                shown = {WIDGET_VIEW: {}, "text/plain": "Output"}
-                part.add(next(self._arrivals), Display((worker,), shown, area=part.area))
+            case "comm_open" | "comm_msg" | "comm_close":
+                self._part(message.run, worker).add_comm(lambda: next(self._arrivals), worker, message)
             case "jdist_metrics" if message.buffers:
                 logged = _metrics(message.buffers[0])
                 self._part(logged.run, worker).points += logged.points
@@ -390,7 +400,7 @@ class OutputRelay:
         content = read_content(message, DisplayContent)
         part = self._part(message.run, worker)
         display_id = str(content.transient.get("display_id", ""))[:_LONGEST_ID]
-        shown = _without_widget(content.data)
+        shown = _with_short_name(content.data)
         data = part.displays.admit(shown, len(bytes(message.content)), display_id) if shown else {}
         if not data:
             return
@@ -417,20 +427,14 @@ def _encodable(display: Display) -> Display:
     return msgspec.structs.replace(display, data=data, metadata=metadata)
 
 
-def _without_widget(data: dict[str, Any]) -> dict[str, Any]:
-    """What can be shown of a display: of a widget its picture, or its name, which the front end explains; nothing of an
-    empty `Output`, since what it captures is shown by itself.
-    """
-    if WIDGET_VIEW not in data:
+def _with_short_name(data: dict[str, Any]) -> dict[str, Any]:
+    """The display, of a widget with the name of its class as text. ``Output()`` is an `Output` that has none yet."""
+    if WIDGET_VIEW not in data or data.keys() - {WIDGET_VIEW, "text/plain"}:
         return data
-    rest = {mime: shown for mime, shown in data.items() if mime != WIDGET_VIEW}
-    if rest.keys() - {"text/plain"}:
-        return rest
-    text = str(rest.get("text/plain", ""))
-    if text.startswith("Output(") and "outputs=" not in text:
-        return {}
+    text = str(data.get("text/plain", ""))
     name = text.partition("(")[0].strip()
-    return {WIDGET_VIEW: {}, "text/plain": name if name.isidentifier() and len(name) <= _LONGEST_NAME else "widget"}
+    name = name if name.isidentifier() and len(name) <= _LONGEST_NAME else "widget"
+    return {**data, "text/plain": "Output()" if name == "Output" and "outputs=" not in text else name}
 
 
 def merge(by_worker: dict[int, list[Arrived]]) -> list[OutputItem]:
@@ -452,6 +456,7 @@ def _parcels(items: Iterable[OutputItem]) -> Iterator[list[OutputItem]]:
         parcel.append(item)
         room -= len(item.text) if isinstance(item, Text | Tail) else 0
         room -= len(msgspec.msgpack.encode(item)) if isinstance(item, Display) else 0
+        room -= len(item.content) if isinstance(item, CommSent) else 0
         if room < 0:
             yield parcel
             parcel, room = [], _PARCEL

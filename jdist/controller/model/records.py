@@ -13,6 +13,7 @@ import msgspec
 
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import (
+    CommSent,
     Display,
     MetricsLogged,
     Output,
@@ -135,8 +136,8 @@ class RunRecords:
         for item in message.items:
             if isinstance(item, Tail):
                 record.tails[item.rank, item.stream] = record.count, item
-        items = tuple(item for item in message.items if not isinstance(item, Tail))
-        if items:
+        items = tuple(item for item in message.items if not isinstance(item, Tail | CommSent))
+        if items or message.number is not None:  # without the number, there would seem to be a gap
             kept = msgspec.structs.replace(message, items=items)
             record.output.push(record.count, kept, sum(map(_size, items)), self._most_in_run)
 

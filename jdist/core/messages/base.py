@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-PROTOCOL = 17  # Checked at every hello; a peer with another number is refused, with both numbers named.
+PROTOCOL = 18  # Checked at every hello; a peer with another number is refused, with both numbers named.
 MESSAGE_ID = "jdist-"  # Id of the Jupyter request that is the parent of a run's output; the run's number follows.
 AGENT_IDENTITY = "jdist-agent"  # The agent's identity at each worker's stdin socket, to which cells' input requests go.
 

@@ -11,7 +11,7 @@ Each idea's module lists its own messages of a direction, and its queries (``op`
 
 from msgspec import structs
 
-from jdist.core.messages import code, debug, membership, nodes, observation, runs, saving, status, values
+from jdist.core.messages import code, debug, membership, nodes, observation, runs, saving, status, values, widgets
 from jdist.core.messages.base import CommonReplyBody, Message, QueryFailed
 from jdist.core.outcome import ErrorInfo
 
@@ -19,8 +19,8 @@ NodeOp = nodes.NodeOp | code.NodeOp | values.GetDebugLog
 _NodeAnswer = nodes.NodeReplyBody | code.NodeReplyBody | values.DebugLog
 NodeReplyBody = _NodeAnswer | CommonReplyBody
 _ControllerOp = membership.Invite | status.SetOrigin
-RankOp = values.RankOp | observation.RankOp | debug.RankOp | _ControllerOp
-_RankAnswer = values.RankReplyBody | observation.RankReplyBody | debug.RankReplyBody
+RankOp = values.RankOp | observation.RankOp | debug.RankOp | widgets.RankOp | _ControllerOp
+_RankAnswer = values.RankReplyBody | observation.RankReplyBody | debug.RankReplyBody | widgets.RankReplyBody
 _ControllerAnswer = membership.GroupCreated | membership.RankReplyBody
 RankReplyBody = _RankAnswer | _ControllerAnswer | CommonReplyBody
 

@@ -98,7 +98,7 @@ class Text(Message, frozen=True):
     ranks: tuple[int, ...]
     stream: Literal["stdout", "stderr"]
     text: str
-    area: int = 0  # Numbers the output widget of a rank that captured it, in the run; 0: none did.
+    area: str = ""  # The comm of the output widget of a rank that captured it; "": none did.
 
 
 class Display(Message, frozen=True):
@@ -110,7 +110,7 @@ class Display(Message, frozen=True):
     display_id: str = ""
     is_result: bool = False
     is_update: bool = False
-    area: int = 0  # As above.
+    area: str = ""  # As above.
 
 
 class Clear(Message, frozen=True):
@@ -118,7 +118,7 @@ class Clear(Message, frozen=True):
 
     ranks: tuple[int, ...]
     wait: bool = False
-    area: int = 0  # Clears only what this output widget has captured; 0: everything.
+    area: str = ""  # Clears only what this output widget has captured; "": everything.
 
 
 class Tail(Message, frozen=True):
@@ -131,7 +131,17 @@ class Tail(Message, frozen=True):
     text: str
 
 
-OutputItem = Text | Display | Clear | Tail
+class CommSent(Message, frozen=True):
+    """A message of a comm of ranks, or a part of one: what a widget there tells the notebook (see messages/widgets)."""
+
+    ranks: tuple[int, ...]
+    comm_id: str
+    content: bytes  # An encoded :class:`~jdist.core.messages.widgets.CommContent`.
+    replaces: str = ""  # The message stands for each earlier one with the same text here.
+    has_more: bool = False  # Its content goes on in the next message of the comm.
+
+
+OutputItem = Text | Display | Clear | Tail | CommSent
 
 
 class OutputNumber(Struct, frozen=True, array_like=True):

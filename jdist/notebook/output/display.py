@@ -13,20 +13,34 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from jdist.client.cluster import Cluster
 from jdist.client.run import CellRun
 from jdist.core.messages.base import Message
 from jdist.core.messages.debug import RankPaused, RanksResumed
 from jdist.core.messages.observation import VerdictChanged
-from jdist.core.messages.runs import InputRequest, MetricsLogged, Output, RankDone, RunEnded, RunStarted, Text
+from jdist.core.messages.runs import (
+    Clear,
+    CommSent,
+    Display,
+    InputRequest,
+    MetricsLogged,
+    Output,
+    OutputItem,
+    RankDone,
+    RunEnded,
+    RunStarted,
+    Tail,
+    Text,
+)
 from jdist.core.messages.status import Notice, Stopped
-from jdist.core.outcome import OutputLine
+from jdist.core.outcome import WIDGET_VIEW, OutputLine
 from jdist.core.ranks import RankSet
 from jdist.notebook.output import missing_names
 from jdist.notebook.output.render import render
 from jdist.notebook.output.run_view import RunView, verdict_of, verdict_text
-from jdist.notebook.output.screen import NotebookScreen, Replaceable, Screen, plain, weight
+from jdist.notebook.output.screen import NotebookScreen, OutputPlace, Replaceable, Screen, plain, weight
 from jdist.notebook.output.terminal_emulator import LineStream
 from jdist.notebook.output.transcript import Transcript
 from jdist.notebook.text import remedy_text
@@ -75,12 +89,25 @@ _TOGETHER = 0.1  # Seconds for which a terminal's line waits for the same line o
 _CALM_BYTES_PER_SECOND = 20_000  # The rate while nothing but the clock changed.
 
 
+class WidgetScreen(Protocol):
+    """Shows widgets of ranks (see notebook/widgets)."""
+
+    def show(self, run: int, display: Display, place: OutputPlace) -> None:
+        """Show a widget that ranks have displayed in a run."""
+
+    def clear(self, run: int, item: Clear) -> None:
+        """Ranks have cleared the output of their cells."""
+
+    def capture(self, item: Text | Display | Clear) -> bool:
+        """Whether it is shown by the output widgets that have captured it."""
+
+
 class RunDisplay:
     """One run on a screen. ``notices`` come first: what the user should know, such as a rank that died since. Names
     that ranks lack are sought in ``namespace``, the user's own.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 — options, by name
         self,
         cluster: Cluster,
         run: CellRun,
@@ -91,6 +118,7 @@ class RunDisplay:
         notices: Sequence[str] = (),
         namespace: Mapping[str, object] | None = None,
         frames: str = "",
+        widgets: WidgetScreen | None = None,
     ):
         self._cluster = cluster
         self._run = run
@@ -106,6 +134,8 @@ class RunDisplay:
         self._frames = frames
         self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._output = Replaceable(screen)
+        self._widgets = widgets if isinstance(screen, NotebookScreen) and screen.is_live else None
+        self._place = screen.place() if self._widgets is not None else None  # type: ignore[attr-defined]
         self._metrics = MetricDisplay(run, screen)
         self._began = time.monotonic() - run.seconds
         self._next = time.monotonic() + _FIRST
@@ -235,7 +265,8 @@ class RunDisplay:
         match event:
             case Output() if self._screen.is_live:
                 for item in event.items:
-                    self._transcript.feed(item)
+                    if not self._show_widget(item):
+                        self._transcript.feed(item)
             case Output():
                 for item in event.items:
                     self._hold_lines(self._lines.whole(item))
@@ -264,6 +295,22 @@ class RunDisplay:
                 self._transcript.close()
                 self._hold_lines(self._lines.rest())
                 self._release_lines()
+
+    def _show_widget(self, item: OutputItem) -> bool:
+        """Whether it is a widget, or captured by one, that is shown by itself, below the output."""
+        widgets = self._widgets
+        if widgets is None or self._place is None or isinstance(item, Tail | CommSent):
+            return False
+        if item.area:
+            return widgets.capture(item)
+        if isinstance(item, Clear):
+            widgets.clear(self._run.number, item)
+        if not isinstance(item, Display) or WIDGET_VIEW not in item.data:
+            return False
+        if not self._output.is_shown:
+            self._draw(is_needed=True)
+        widgets.show(self._run.number, item, self._place)
+        return True
 
     def _hold_lines(self, found: Iterable[tuple[Sequence[int], Sequence[str]]]) -> None:
         """Keep whole lines for a moment: ranks that print the same do not do so at once."""

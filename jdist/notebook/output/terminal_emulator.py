@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jdist.core.messages.runs import Display, OutputItem, Tail, Text
-from jdist.core.outcome import WIDGET_VIEW
+from jdist.core.outcome import WIDGET_VIEW, unconnected
 from jdist.core.ranks import RankSet, ranks_by
 from jdist.notebook.text import folding
 from jdist.notebook.text.markup import PLAIN, SEQUENCE, UNFINISHED, Style, left_out, without_widgets
@@ -221,12 +221,12 @@ class LineStream:
                 assembler = self._open.setdefault((rank, item.stream), LineAssembler())
                 whole.setdefault(tuple(assembler.feed(item.text)), []).append(rank)
             yield from ((ranks, lines) for lines, ranks in whole.items() if lines)
-        elif isinstance(item, Display) and WIDGET_VIEW in item.data:
+        elif isinstance(item, Display) and WIDGET_VIEW in (data := unconnected(item.data)):
             if ranks := [rank for rank in item.ranks if rank not in self._without_widgets]:
                 self._without_widgets.update(ranks)
-                yield ranks, [without_widgets([item.data["text/plain"]])]
+                yield ranks, [without_widgets([data["text/plain"]])]
         elif isinstance(item, Display) and not item.is_update:
-            yield item.ranks, str(item.data.get("text/plain", "")).splitlines()
+            yield item.ranks, str(data.get("text/plain", "")).splitlines()
         elif isinstance(item, Tail):
             self._tails[item.rank] = item
 

@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from jdist.core.messages.runs import Clear, Display, OutputItem, Tail, Text
-from jdist.core.outcome import WIDGET_VIEW, OutputEntry, OutputLine, RichOutput, SkippedLines
+from jdist.core.messages.runs import Clear, CommSent, Display, OutputItem, Tail, Text
+from jdist.core.outcome import WIDGET_VIEW, OutputEntry, OutputLine, RichOutput, SkippedLines, unconnected
 from jdist.core.ranks import ranks_by
 from jdist.notebook.output.alignment import AlignedBlock, AlignedEntry, Alignment
 from jdist.notebook.output.terminal_emulator import LineAssembler
@@ -52,12 +52,18 @@ class Transcript:
         self._tails: dict[tuple[int, Stream], list[OutputEntry]] = {}
         self._shown: dict[tuple[int, str], list[AlignedBlock]] = {}
         self._to_clear: set[int] = set()
-        self._captured: dict[tuple[int, int], list[tuple[AlignedEntry, AlignedBlock]]] = {}  # By rank and area.
-        self._areas_to_clear: set[tuple[int, int]] = set()
+        self._captured: dict[tuple[int, str], list[tuple[AlignedEntry, AlignedBlock]]] = {}  # By rank and area.
+        self._areas_to_clear: set[tuple[int, str]] = set()
 
     def feed(self, item: OutputItem) -> None:
         """Record one item as the ranks sent it."""
+        if isinstance(item, CommSent):
+            return
         ranks = (item.rank,) if isinstance(item, Tail) else tuple(sorted(set(item.ranks)))
+        if isinstance(item, Display):
+            item = msgspec.structs.replace(item, data=unconnected(item.data))
+            if not item.data:
+                return
         is_new = isinstance(item, Text | Tail) or (isinstance(item, Display) and not item.is_update)
         if is_new and (waiting := self._to_clear.intersection(ranks)):
             self._clear(waiting)
@@ -95,14 +101,14 @@ class Transcript:
             for line in same:
                 self._add(who, _text_entry(item.stream, line), item.area)
 
-    def _add(self, ranks: Sequence[int], entry: AlignedEntry, area: int) -> list[AlignedBlock]:
+    def _add(self, ranks: Sequence[int], entry: AlignedEntry, area: str) -> list[AlignedBlock]:
         nodes = self._alignment.add(ranks, entry)
         if area:
             for rank, node in zip(ranks, nodes, strict=True):
                 self._captured.setdefault((rank, area), []).append((entry, node))
         return nodes
 
-    def _clear_area(self, areas: set[tuple[int, int]]) -> None:
+    def _clear_area(self, areas: set[tuple[int, str]]) -> None:
         """Forget what output widgets of ranks have captured."""
         self._areas_to_clear -= areas
         for rank, area in areas:

@@ -57,7 +57,9 @@ def run(s: Session, o: Namespace) -> None:
     cell = s.cluster.submit(code, ranks, timeout=o.timeout, allow_stdin=allow_stdin, holds=o.hold)
     s.last_run = cell
     notices, names = s.drain_notices(), s.namespace
-    display = RunDisplay(s.cluster, cell, s.screen, timeout=o.timeout, notices=notices, namespace=names)
+    display = RunDisplay(
+        s.cluster, cell, s.screen, timeout=o.timeout, notices=notices, namespace=names, widgets=s.widgets
+    )
     is_over = display.follow(until_paused=s.kind == "notebook")
     s.drain_notices()  # the display has shown it
     if is_over:

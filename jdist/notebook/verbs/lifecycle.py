@@ -225,7 +225,9 @@ def _follow_unfinished(s: Session, cluster: Cluster) -> None:
         with contextlib.suppress(UsageError):  # it is over since
             notice = f"it began before this notebook attached; its earlier output is in {typed('logs')}"
             s.last_run = cluster.follow(number)
-            RunDisplay(cluster, s.last_run, s.screen, notices=[notice], namespace=s.namespace).follow_in_background()
+            RunDisplay(
+                cluster, s.last_run, s.screen, notices=[notice], namespace=s.namespace, widgets=s.widgets
+            ).follow_in_background()
 
 
 @verb("list", add_at_options, attaches=never)

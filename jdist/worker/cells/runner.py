@@ -34,6 +34,7 @@ from jdist.worker.compat.ipykernel import allow_input, allows_input, main_lock, 
 from jdist.worker.metrics import MetricPublisher
 from jdist.worker.observe.observer import RunSpans
 from jdist.worker.process import DescriptorReserve
+from jdist.worker.widgets import EventQueue
 
 
 class CellRunner:
@@ -86,6 +87,10 @@ class CellRunner:
 
         self._loop.call_soon_threadsafe(start)
         wake_toolkit_loop(self._kernel)
+
+    def connect_events(self, events: EventQueue) -> None:
+        """Have events of widgets taken in the loop and the context of cells."""
+        events.connect(self._loop, self._context)
 
     def close(self) -> None:
         """Begin no cell from now on, because the process ends; from any thread."""

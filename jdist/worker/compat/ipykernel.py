@@ -4,7 +4,8 @@ Checked on ipykernel 7.4.0 with IPython 9.18.1; tests/unit/worker/compat resolve
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ipykernel import displayhook, kernelbase, zmqshell
@@ -105,6 +106,21 @@ def reuse_shown_traceback(shell: Any, text_of: Callable[[BaseException], str]) -
         return {"ename": type(error).__name__, "evalue": text_of(error), "traceback": last_traceback(shell)}
 
     shell._format_exception_for_storage = recorded
+
+
+@contextmanager
+def errors_as_text(shell: Any) -> Iterator[None]:
+    """In the block, write the errors that the shell shows to standard error, with their lines of cells."""
+
+    def show(_kind: type[BaseException], _error: BaseException, lines: list[str]) -> None:
+        own = [line for line in lines[:-1] if "Cell In[" in line] or lines[-2:-1]
+        print("\n".join([*own, *lines[-1:]]), file=sys.stderr)
+
+    published, shell._showtraceback = shell._showtraceback, show
+    try:
+        yield
+    finally:
+        shell._showtraceback = published
 
 
 def be_silent(kernel: Any) -> None:

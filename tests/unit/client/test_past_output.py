@@ -48,7 +48,7 @@ def test_a_clear_that_waits_takes_effect_with_the_next_output_of_its_rank() -> N
 
 
 def test_a_clear_at_once_is_that_of_its_ranks_and_its_area() -> None:
-    other = shown("widget", 0, 1, area=3)
+    other = shown("widget", 0, 1, area="3")
     assert kept(shown("both", 0, 1), other, Clear((0,))) == [shown("both", 1), other, Clear((0,))]
 
 

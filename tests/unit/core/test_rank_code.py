@@ -20,6 +20,7 @@ CODE = {
     "load": rank_code.load("/a'b", [], {4: 0}),
     "read_manifest": rank_code.read_manifest("/a"),
     "cause_fault": rank_code.cause_fault("stop_agent", 5.0),
+    "take_events": rank_code.take_events(),
     "call_on_reform": rank_code.call_on_reform(4),
 }
 

@@ -20,6 +20,7 @@ from jdist.agent.relay import iopub
 from jdist.agent.relay.iopub import OutputRelay, RankLogs, merge
 from jdist.core.messages.base import Message
 from jdist.core.messages.runs import Clear, Display, Output, OutputItem, Tail, Text
+from jdist.core.messages.widgets import CommContent
 from jdist.core.outcome import WIDGET_VIEW
 from jdist.wire.values.frames import MAX_MESSAGE, pack
 
@@ -100,7 +101,7 @@ def test_a_kernels_message_is_read_with_its_run(parent: str | None, run: int) ->
 
 def test_what_is_no_output_is_not_taken(made: Make) -> None:
     r, sent = made()
-    for kind in ("status", "execute_input", "comm_open", "error"):
+    for kind in ("status", "execute_input", "error"):
         assert not r.record(0, KernelMessage(kind, 1, msgspec.Raw(b"{}"), ()))
     r.flush()
     assert sent.outputs == []
@@ -363,29 +364,74 @@ def test_bytes_that_are_no_text_pass_with_a_mark(made: Make) -> None:
 @pytest.mark.parametrize(
     ("data", "shown"),
     [
-        ({"text/plain": "IntSlider(value=3)"}, {WIDGET_VIEW: {}, "text/plain": "IntSlider"}),
-        ({"text/plain": "<a widget of mine>"}, {WIDGET_VIEW: {}, "text/plain": "widget"}),
-        ({}, {WIDGET_VIEW: {}, "text/plain": "widget"}),
-        ({"text/plain": "Output()"}, None),
-        ({"text/plain": "Output(outputs=({'name': 'stdout'},))"}, {WIDGET_VIEW: {}, "text/plain": "Output"}),
+        ({"text/plain": "IntSlider(value=3)"}, {"text/plain": "IntSlider"}),
+        ({"text/plain": "<a widget of mine>"}, {"text/plain": "widget"}),
+        ({}, {"text/plain": "widget"}),
+        ({"text/plain": "Output()"}, {"text/plain": "Output()"}),
+        ({"text/plain": "Output(outputs=({'name': 'stdout'},))"}, {"text/plain": "Output"}),
         ({"text/plain": "Canvas()", "image/png": "iVBO"}, {"text/plain": "Canvas()", "image/png": "iVBO"}),
     ],
 )
-def test_a_widget_travels_as_its_picture_or_its_name(made: Make, data: dict[str, Any], shown: object) -> None:
+def test_a_widget_travels_with_its_picture_or_its_name(made: Make, data: dict[str, Any], shown: dict[str, Any]) -> None:
     r, sent = made()
+    view = {WIDGET_VIEW: {"model_id": "1.0"}}
     for rank in range(2):
-        r.record(rank, display({**data, WIDGET_VIEW: {"model_id": f"of rank {rank}"}}))
+        r.record(rank, display({**data, **view}))
     r.flush()
-    assert [(item.ranks, item.data) for item in sent.items()] == ([] if shown is None else [((0, 1), shown)])
+    assert [(item.ranks, item.data) for item in sent.items()] == [((0, 1), {**shown, **view})]
+
+
+def comm(kind: str, data: dict[str, Any], *buffers: bytes, comm_id: str = "1.0", target: str = "") -> KernelMessage:
+    content = {"comm_id": comm_id, "target_name": target, "data": data}
+    return KernelMessage(f"comm_{kind}", 1, msgspec.Raw(msgspec.json.encode(content)), buffers)
+
+
+def test_what_comms_of_ranks_say_alike_travels_once(made: Make) -> None:
+    r, sent = made()
+    for rank in range(3):
+        assert r.record(rank, comm("open", {"state": {"value": 1}}, b"bytes", target="jupyter.widget"))
+    r.flush()
+    (item,) = sent.items()
+    content = msgspec.msgpack.decode(item.content, type=CommContent)
+    assert (item.ranks, item.comm_id, item.replaces, item.has_more) == ((0, 1, 2), "1.0", "", False)
+    assert (content.kind, content.target, content.buffers) == ("open", "jupyter.widget", (b"bytes",))
+    assert json.loads(content.data) == {"state": {"value": 1}}
+
+
+def test_of_many_updates_of_a_widget_the_newest_travels(made: Make) -> None:
+    r, sent = made()
+    for value in range(1000):
+        r.record(0, comm("msg", {"method": "update", "state": {"value": value}}))
+        r.record(
+            0, comm("msg", {"method": "custom", "content": value}) if value < 3 else comm("close", {}, comm_id="2")
+        )
+    r.record(0, comm("msg", {"method": "update", "state": {"value": 0, "max": 9}}))
+    r.flush()
+    said = [json.loads(msgspec.msgpack.decode(item.content, type=CommContent).data) for item in sent.items()]
+    assert [each["content"] for each in said if each.get("method") == "custom"] == [0, 1, 2]
+    states = [each["state"] for each in said if each.get("method") == "update"]
+    assert states == [{"value": 999}, {"value": 0, "max": 9}]
+
+
+def test_a_large_buffer_travels_in_parts_small_enough_for_others_to_come_between(made: Make) -> None:
+    r, sent = made()
+    r.record(0, comm("msg", {"method": "update", "state": {"value": 1}}, bytes(10_000_000)))
+    r.flush()
+    items = [*sent.items()]
+    assert [item.has_more for item in items] == [True] * (len(items) - 1) + [False]
+    assert max(len(pack(output)) for output in sent.outputs) < 6 << 20
+    content = msgspec.msgpack.decode(b"".join(item.content for item in items), type=CommContent)
+    assert content.buffers == (bytes(10_000_000),)
 
 
 def test_what_is_put_into_an_output_widget_without_capture_is_noted(made: Make) -> None:
     r, sent = made()
     for state in ({"msg_id": ""}, {"outputs": []}, {"outputs": [{"output_type": "stream", "text": "x"}]}):
-        content = {"comm_id": "a", "data": {"state": state}}
+        content = {"comm_id": "a", "data": {"method": "update", "state": state}}
         r.record(0, KernelMessage("comm_msg", 1, msgspec.Raw(msgspec.json.encode(content)), ()))
     r.flush()
-    assert [item.data for item in sent.items()] == [{WIDGET_VIEW: {}, "text/plain": "Output"}]
+    shown = [item.data for item in sent.items() if isinstance(item, Display)]
+    assert shown == [{WIDGET_VIEW: {}, "text/plain": "Output"}]
 
 
 # ---------------------------------------------------------------- what one message carries

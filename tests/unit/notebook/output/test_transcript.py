@@ -368,9 +368,9 @@ def test_clearing_touches_no_other_rank_and_may_wait_for_the_next_output():
 def test_clearing_an_output_widget_clears_what_it_has_captured():
     transcript = fed((RANKS, "before\n"))
     for frame in range(3):
-        transcript.feed(Clear(RANKS, wait=True, area=1))
-        transcript.feed(Text(RANKS, "stdout", f"frame {frame}\n", area=1))
-        transcript.feed(Display((1, 2), {"text/plain": f"figure {frame}"}, area=1))
+        transcript.feed(Clear(RANKS, wait=True, area="1"))
+        transcript.feed(Text(RANKS, "stdout", f"frame {frame}\n", area="1"))
+        transcript.feed(Display((1, 2), {"text/plain": f"figure {frame}"}, area="1"))
         transcript.feed(Text(RANKS, "stdout", f"beside {frame}\n"))
     expected = ["before", "beside 0", "beside 1", "frame 2", "beside 2"]
     assert texts(transcript.blocks(), 3) == expected
@@ -379,8 +379,8 @@ def test_clearing_an_output_widget_clears_what_it_has_captured():
         "figure 2",
         "beside 2",
     ]
-    transcript.feed(Text((0,), "stdout", "another\n", area=2))
-    transcript.feed(Clear(RANKS, area=1))
+    transcript.feed(Text((0,), "stdout", "another\n", area="2"))
+    transcript.feed(Clear(RANKS, area="1"))
     assert texts(transcript.blocks(), 0) == [*expected[:3], "beside 2", "another"]
     assert [i.text for i in transcript.items(1)] == [*expected[:3], "beside 2"]
 

@@ -1,0 +1,150 @@
+"""Widgets of ranks in a real JupyterLab: shown once or by rank, and alive in both directions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+import jdist
+from support.lab.browsing import Lab, LabNotebook
+
+pytestmark = pytest.mark.usefixtures("traces")
+
+ATTACH, SLIDER, SEEN, TRAINS, BUSY, DIFFERS, INTERACT, PLOT, STARTS, OWN, RESTART, STOP, DETACH = range(13)
+CELLS = [
+    "%load_ext jdist\n%dist attach shared",
+    """%%dist
+import ipywidgets as w
+rate, said, seen = w.IntSlider(value=3, description='rate'), w.Label('not moved'), []
+def moved(change):
+    seen.append(change['new'])
+    said.value = f"moved to {change['new']}"
+rate.observe(moved, 'value')
+w.VBox([rate, said])""",
+    "%%dist\nseen",
+    """%%dist
+import time, jdist
+used, until = [], time.time() + 60
+while len(set(used)) < 2 and time.time() < until:
+    dist.all_reduce(torch.ones(1))
+    jdist.process_events()
+    used.append(rate.value)
+    time.sleep(0.01)
+len(used)""",
+    "%%dist\nimport os\nwhile rate.value and not os.path.exists('SIGNAL'): time.sleep(0.05)",
+    "%%dist\nw.Label('the odd ones' if rank % 2 else 'the even ones')",
+    "%%dist\nw.interact(lambda x: print('twice is', 2 * x), x=(0, 10));",
+    """%%dist
+import plotly.graph_objects as go
+figure = go.FigureWidget(go.Scatter(y=[1, 2, 3]))
+figure""",
+    "%dist start --nproc-per-node 2 --name own",
+    "%%dist\nimport ipywidgets as w\nw.IntSlider(description='own')",
+    "%dist restart -r 1",
+    "%dist stop",
+    "%dist detach",
+]
+
+
+@pytest.fixture(scope="module")
+def opened(lab: Lab, signal_file: Path) -> Iterator[LabNotebook]:
+    cells = [cell.replace("SIGNAL", str(signal_file)) for cell in CELLS]
+    with lab.open_notebook(cells, viewport={"width": 1280, "height": 1000}) as notebook:
+        yield notebook
+        assert not notebook.complaints
+
+
+@pytest.fixture
+def notebook(opened: LabNotebook, cluster: jdist.Cluster) -> Iterator[LabNotebook]:
+    """It uses the shared cluster, and shows a slider."""
+    opened.run(ATTACH)
+    opened.run(SLIDER)
+    yield opened
+    opened.run(DETACH)
+
+
+def handle(output: Locator, nth: int = 0) -> Locator:
+    return output.get_by_role("slider").nth(nth)
+
+
+def move(page: Page, slider: Locator, steps: int) -> None:
+    """By keyboard, as a user does."""
+    slider.focus()
+    for _ in range(steps):
+        page.keyboard.press("ArrowRight")
+
+
+def test_a_slider_that_is_the_same_everywhere_is_one_and_its_observers_run_on_every_rank(notebook: LabNotebook) -> None:
+    output = notebook.output(SLIDER)
+    expect(output.get_by_role("slider")).to_have_count(1)
+    expect(output).to_contain_text("not moved")
+    move(notebook.page, handle(output), 1)
+    expect(output).to_contain_text("moved to 4")
+    notebook.picture("widget")
+    assert "0-3\n[4]" in notebook.run(SEEN)
+
+
+def test_a_slider_steers_a_training_on_all_ranks_at_the_same_step(notebook: LabNotebook) -> None:
+    notebook.start(TRAINS)
+    expect(notebook.output(TRAINS)).to_contain_text(re.compile(r"run \d+"))
+    move(notebook.page, handle(notebook.output(SLIDER)), 1)
+    notebook.until_over(TRAINS)
+    assert re.search(r"^0-3\n\d+$", notebook.text(TRAINS), re.MULTILINE), notebook.text(
+        TRAINS
+    )  # the same number on each rank
+
+
+def test_a_widget_says_what_it_waits_for(notebook: LabNotebook, signal_file: Path) -> None:
+    output = notebook.output(SLIDER)
+    notebook.start(BUSY)
+    expect(notebook.output(BUSY)).to_contain_text(re.compile(r"run \d+"))
+    move(notebook.page, handle(output), 1)
+    expect(output.get_by_role("status")).to_contain_text("at the next jdist.process_events()")
+    notebook.picture("widget-waits")
+    signal_file.touch()
+    notebook.until_over(BUSY)
+    expect(output.get_by_role("status")).to_have_count(0)
+    expect(output).to_contain_text("moved to 4")
+
+
+def test_widgets_that_differ_have_a_tab_for_each_set_of_ranks(notebook: LabNotebook) -> None:
+    notebook.run(DIFFERS)
+    output = notebook.output(DIFFERS)
+    expect(output.get_by_role("tab")).to_have_text(["ranks 0,2", "ranks 1,3"])
+    expect(output).to_contain_text("the even ones")
+    output.get_by_role("tab").nth(1).click()
+    expect(output).to_contain_text("the odd ones")
+    notebook.picture("widget-tabs")
+
+
+def test_what_an_observer_prints_is_shown_where_it_is_captured(notebook: LabNotebook) -> None:
+    notebook.run(INTERACT)
+    output = notebook.output(INTERACT)
+    expect(output).to_contain_text("twice is 10")
+    move(notebook.page, handle(output), 2)
+    expect(output).to_contain_text("twice is 14")
+
+
+def test_a_plotly_figure_is_drawn(notebook: LabNotebook) -> None:
+    notebook.run(PLOT)
+    output = notebook.output(PLOT)
+    expect(output.locator(".plotly, .plot-container").first).to_be_visible()
+    notebook.picture("widget-plotly")
+
+
+def test_a_widget_whose_rank_was_replaced_or_whose_cluster_is_gone_says_so(notebook: LabNotebook) -> None:
+    notebook.run(STARTS)
+    notebook.run(OWN)
+    output = notebook.output(OWN)
+    expect(output.get_by_role("slider")).to_have_count(1)
+    notebook.run(RESTART)
+    expect(output.get_by_role("status")).to_contain_text("rank 1 no longer has this widget; run the cell again")
+    notebook.run(OWN)
+    expect(output).to_contain_text("failed")  # rank 1 has to import ipywidgets again
+    notebook.run(STOP)
+    expect(output.get_by_role("status").last).to_contain_text("not connected any more: stopped")
+    notebook.picture("widget-gone")

@@ -1,0 +1,230 @@
+"""Comms of ranks: large messages are put together, and events reach all ranks at the same call, newest first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from jdist.client import comms
+from jdist.client.comms import CommReceived, EventOutput, EventsPending, Heard, RankComms
+from jdist.core.errors import UsageError
+from jdist.core.messages.base import Ack, Message, QueryFailed
+from jdist.core.messages.runs import CommSent, Output, RunEnded, Text
+from jdist.core.messages.status import Stopped
+from jdist.core.messages.widgets import TAKEN, CommContent, DeliverEvents, EventPoint, PrepareEvents
+
+
+def sent(rank: int, data: object, comm_id: str = "a") -> tuple[CommSent, ...]:
+    content = msgspec.msgpack.encode(CommContent("msg", "", json.dumps(data).encode()))
+    half = len(content) // 2
+    return CommSent((rank,), comm_id, content[:half], has_more=True), CommSent((rank,), comm_id, content[half:])
+
+
+class Run:
+    """A cell of jdist's own."""
+
+    def __init__(self, writes: str) -> None:
+        self._writes = writes
+
+    def watch(self, watcher: Callable[[Message | None], None]) -> None:
+        watcher(Output(9, (Text((0,), "stdout", self._writes), *sent(0, {}))))
+        watcher(None)
+
+
+class Cluster:
+    """Ranks that answer queries as ``points`` says, and take events that are delivered to them at a call."""
+
+    def __init__(self) -> None:
+        self.link = self
+        self.host = None
+        self.may_be_replaced = False
+        self.points: list[Mapping[int, Any]] = [{0: EventPoint(0), 1: EventPoint(0)}]
+        self.delivered: list[DeliverEvents] = []
+        self.own_cells: list[tuple[int, ...]] = []
+        self.route: Callable[[Callable[[Message], None]], None] = self._set_route
+        self.active = {7}
+        self.late: dict[int, int] = {}
+        self.unknown: dict[int, list[str]] = {}
+        self.is_refused = False
+
+    def _set_route(self, handler: Callable[[Message], None]) -> None:
+        self.receive = handler
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        self.close = closer
+
+    def __contains__(self, run: int) -> bool:
+        return run in self.active
+
+    async def query(self, ranks: tuple[int, ...], op: Any, _timeout: float) -> Mapping[int, Any]:
+        await asyncio.sleep(0)
+        if isinstance(op, PrepareEvents):
+            points = self.points.pop(0) if len(self.points) > 1 else self.points[0]
+            return {rank: points[rank] for rank in ranks}
+        if op.events:
+            self.delivered.append(op)
+        if op.call:
+            for rank in ranks:
+                taken = {"batch": op.batch, "call": self.late.get(rank, op.call), "unknown": self.unknown.get(rank, [])}
+                self.receive(Output(7, sent(rank, taken, TAKEN)))
+        return dict.fromkeys(ranks, Ack())
+
+    async def submit(self, _code: str, ranks: tuple[int, ...], **_: object) -> Run:
+        if self.is_refused:
+            raise UsageError("the cluster is stopping")
+        self.own_cells.append(ranks)
+        return Run("printed")
+
+    async def wait(self, run: Run) -> Run:
+        return run
+
+
+def play(scene: Callable[[RankComms, Cluster, list[Heard]], Awaitable[None]]) -> list[Heard]:
+    heard: list[Heard] = []
+
+    async def main() -> None:
+        cluster: Any = Cluster()
+        made = RankComms(cluster, cluster)
+        made.listen(heard.append)
+        await scene(made, cluster, heard)
+        await asyncio.gather(*made._tasks.values())
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    return heard
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comms, "_AGAIN", 0.001)
+    monkeypatch.setattr(comms, "_BETWEEN", 0.001)
+
+
+def update(value: int) -> dict[str, Any]:
+    return {"method": "update", "state": {"value": value}}
+
+
+IDS = {0: "a", 1: "b"}
+
+
+def test_a_message_in_parts_is_heard_as_one() -> None:
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        first, second = sent(3, {"method": "custom"})
+        cluster.receive(Output(7, (first,)))
+        cluster.receive(Output(7, (CommSent((4,), "a", first.content, has_more=True), second)))
+        cluster.receive(Output(7, (CommSent((5,), "a", b"the end of one whose beginning was lost"),)))
+        made.listen(None)
+        cluster.receive(Output(7, sent(3, {})))
+
+    content = CommContent("msg", "", b'{"method": "custom"}')
+    assert play(scene) == [CommReceived((3,), "a", content)]
+
+
+def test_between_cells_a_cell_of_jdists_own_takes_events() -> None:
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        made.send(IDS, update(1))
+        await asyncio.gather(*made._tasks.values())
+        assert cluster.own_cells == [(0, 1)]
+        assert [(d.run, d.call) for d in cluster.delivered] == [(0, 0)]
+        assert cluster.delivered[0].events[0].comm_ids == IDS
+
+    assert play(scene) == [EventOutput(Text((0,), "stdout", "printed")), EventsPending((0, 1), "")]
+
+
+def test_in_a_cell_all_ranks_take_them_at_the_last_call_that_one_told() -> None:
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        cluster.points = [{0: EventPoint(7, 5), 1: EventPoint(7, 9)}]
+        made.send(IDS, update(1))
+        await asyncio.gather(*made._tasks.values())
+        assert [(d.run, d.call) for d in cluster.delivered] == [(7, 9)]
+        assert cluster.own_cells == []
+
+    assert play(scene) == [EventsPending((0, 1), "")]
+
+
+def test_a_rank_that_took_them_at_another_call_is_named() -> None:
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        cluster.points, cluster.late = [{0: EventPoint(7, 5), 1: EventPoint(7, 9)}], {1: 12}
+        made.send(IDS, update(1))
+
+    (pending,) = play(scene)
+    assert isinstance(pending, EventsPending)
+    assert pending.text.startswith("not in step: rank 1 took")
+
+
+def test_while_ranks_are_busy_the_newest_value_waits_and_clicks_do_all() -> None:
+    async def scene(made: RankComms, cluster: Cluster, heard: list[Heard]) -> None:
+        cluster.points = [{0: EventPoint(7), 1: EventPoint(7)}] * 5 + [{0: EventPoint(0), 1: EventPoint(0)}]
+        for value in range(500):
+            made.send(IDS, update(value))
+        for click in range(3):
+            made.send(IDS, {"method": "custom", "content": click})
+        made.send({0: "a"}, update(1))  # of one rank: by itself
+        await asyncio.gather(*made._tasks.values())
+        first = next(d for d in cluster.delivered if len(d.events) > 1)
+        assert [json.loads(event.data) for event in first.events] == [
+            update(499),
+            *({"method": "custom", "content": click} for click in range(3)),
+        ]
+        assert any("at the next jdist.process_events()" in h.text for h in heard if isinstance(h, EventsPending))
+
+    play(scene)
+
+
+def test_ranks_in_different_places_are_asked_again_and_those_held_go_free() -> None:
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        silent = QueryFailed("no answer")
+        cluster.points = [
+            {0: EventPoint(7, 5), 1: EventPoint(0)},
+            {0: EventPoint(7, 5), 1: silent},
+            {0: EventPoint(7, awaits=True), 1: EventPoint(7, awaits=True)},
+        ]
+        made.send(IDS, update(1))
+        await asyncio.gather(*made._tasks.values())
+        assert [(d.run, d.call) for d in cluster.delivered] == [(7, -1)]
+
+    texts = [h.text for h in play(scene) if isinstance(h, EventsPending)]
+    assert "of the cell that runs on rank 0" in texts[0]
+    assert texts[1] == "rank 1 does not answer; the change is delivered as soon as all ranks do"
+
+
+def test_what_is_left_when_the_run_ends_is_taken_after_it() -> None:
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        cluster.points = [{0: EventPoint(7, 5), 1: EventPoint(7, 9)}]
+        ask = cluster.query
+
+        async def query(ranks: tuple[int, ...], op: Any, timeout: float) -> Mapping[int, Any]:
+            if isinstance(op, DeliverEvents):  # only rank 0 comes to that call
+                return await ask((0,), op, timeout)
+            return await ask(ranks, op, timeout)
+
+        cluster.query = query  # type: ignore[method-assign]
+        made.send(IDS, update(1))
+        await asyncio.sleep(0.02)
+        assert cluster.own_cells == []
+        cluster.active.clear()
+        cluster.receive(RunEnded(7, "", 1.0))
+        await asyncio.gather(*made._tasks.values())
+        assert cluster.own_cells == [(1,)]
+
+    play(scene)
+
+
+def test_comms_that_are_gone_and_errors_are_told() -> None:
+    async def scene(made: RankComms, cluster: Cluster, heard: list[Heard]) -> None:
+        cluster.points, cluster.unknown = [{0: EventPoint(7, 5), 1: EventPoint(7, 5)}], {1: ["b"]}
+        made.send(IDS, update(1))
+        await asyncio.gather(*made._tasks.values())
+        assert heard[-1] == EventsPending((0, 1), "", ((1, "b"),))
+        cluster.points, cluster.is_refused = [{0: EventPoint(0), 1: EventPoint(0)}], True
+        made.send(IDS, update(2))
+        await asyncio.gather(*made._tasks.values())
+        assert heard[-1] == EventsPending((0, 1), "the cluster is stopping")
+        cluster.close()
+        assert isinstance(heard[-1], Stopped)
+
+    play(scene)

@@ -1,0 +1,246 @@
+"""Views: one widget for ranks that have the same, tabs for those that differ, and what a page does goes to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from jdist.client.comms import CommReceived, EventOutput, EventsPending
+from jdist.core.messages.runs import Clear, Display, Text
+from jdist.core.messages.status import Stopped
+from jdist.core.messages.widgets import CommContent
+from jdist.core.outcome import WIDGET_VIEW
+from jdist.notebook.widgets import views
+from jdist.notebook.widgets.models import TARGET
+from jdist.notebook.widgets.views import RankWidgets, View
+from support.waits import eventually
+
+
+class Ranks:
+    """A cluster whose ranks' messages the test makes, and which notes what is sent to them."""
+
+    def __init__(self) -> None:
+        self.asynchronous = self
+        self.sent: list[tuple[dict[int, str], Any]] = []
+        self.pids = {0: 100, 1: 101}
+        self.hear: Callable[[Any], None] = lambda _heard: None
+
+    def part(self, _kind: type) -> Ranks:
+        return self
+
+    def listen(self, listener: Callable[[Any], None]) -> None:
+        self.hear = listener
+
+    def watch(self, watcher: Callable[[Any], None]) -> None:
+        self.tell = watcher
+
+    def send(self, comm_ids: dict[int, str], event: Any, _buffers: object) -> None:
+        self.sent.append((dict(comm_ids), event))
+
+    def status(self) -> Any:
+        rows = [type("Row", (), {"rank": rank, "pid": pid}) for rank, pid in self.pids.items()]
+        return type("Report", (), {"ranks": rows})
+
+    # ------------------------------------------------------------ what ranks do
+
+    def open(self, rank: int, comm_id: str, **state: Any) -> None:
+        state = {"_model_name": "LabelModel", "_view_name": "LabelView", **state}
+        content = CommContent("open", TARGET, msgspec.json.encode({"state": state}))
+        self.hear(CommReceived((rank,), comm_id, content))
+
+    def update(self, rank: int, comm_id: str, **state: Any) -> None:
+        data = msgspec.json.encode({"method": "update", "state": state})
+        self.hear(CommReceived((rank,), comm_id, CommContent("msg", "", data)))
+
+
+class Place:
+    """A cell's output."""
+
+    is_live = True
+
+    def __init__(self) -> None:
+        self.shown: list[Any] = []
+
+    def show(self, bundle: Any) -> Callable[[Any], None]:
+        self.shown.append(bundle)
+        place = len(self.shown) - 1
+        return lambda bundle: self.shown.__setitem__(place, bundle)
+
+
+class Bench:
+    """The widgets of two ranks and the output of a cell."""
+
+    def __init__(self, ranks: Ranks, widgets: RankWidgets):
+        self.ranks = ranks
+        self.widgets = widgets
+        self.place = Place()
+
+    def display(self, **by_rank: str) -> None:
+        for rank, model in by_rank.items():
+            data = {"text/plain": "Label", WIDGET_VIEW: {"model_id": model}}
+            self.widgets.show(1, Display((int(rank[1:]),), data), self.place)
+
+    @property
+    def views(self) -> list[View]:
+        return self.widgets._views
+
+    def groups(self, nth: int = 0) -> list[list[int]]:
+        """The ranks of each twin of a view, once it is drawn."""
+        assert eventually(lambda: len(self.place.shown) > nth, 10)
+        return [[rank for rank, _ in each] for each in self.views[nth].classes]
+
+    def twins(self, nth: int = 0) -> list[Any]:
+        content = self.views[nth].box.children[0]
+        return list(content.children) if hasattr(content, "titles") else [content]
+
+    def note(self, nth: int = 0) -> str:
+        return str(self.views[nth].words.value)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(views, "_REST", 0.1)
+    monkeypatch.setattr(views, "bridge", lambda: Loop)
+    ranks: Any = Ranks()
+    widgets = RankWidgets(ranks, None)
+    yield Bench(ranks, widgets)
+    ranks.hear(Stopped("over"))
+    thread = widgets._thread
+    assert thread is None or eventually(lambda: not thread.is_alive(), 10)
+
+
+class Loop:
+    """The client's loop, which calls at once."""
+
+    @staticmethod
+    def call_soon_threadsafe(function: Callable[..., None], *args: Any) -> None:
+        function(*args)
+
+
+Loop.loop = Loop  # type: ignore[attr-defined]
+
+
+def both(bench: Bench, first: str = "same", second: str = "same") -> None:
+    bench.ranks.open(0, "a", value=first)
+    bench.ranks.open(1, "b", value=second)
+    bench.display(r0="a", r1="b")
+
+
+def test_a_widget_that_is_the_same_is_shown_once_and_its_events_go_to_all(bench: Bench) -> None:
+    both(bench)
+    assert bench.groups() == [[0, 1]]
+    (twin,) = bench.twins()
+    assert bench.place.shown[0][WIDGET_VIEW]["model_id"] == bench.views[0].box.model_id
+    twin._handle_msg({"content": {"data": {"method": "update", "state": {"value": "typed"}}}, "buffers": []})
+    assert [ids for ids, _ in bench.ranks.sent] == [{0: "a", 1: "b"}]
+    assert bench.ranks.sent[0][1]["state"] == {"value": "typed"}
+    bench.ranks.update(0, "a", value="answered")
+    assert eventually(lambda: twin.get_state("value") == {"value": "answered"}, 10)
+
+
+def test_widgets_that_differ_have_tabs(bench: Bench) -> None:
+    both(bench, "one", "two")
+    assert bench.groups() == [[0], [1]]
+    assert eventually(lambda: bench.views[0].box.children[0].titles == ("rank 0", "rank 1"), 10)
+    bench.twins()[1]._handle_msg({"content": {"data": {"method": "custom", "content": "click"}}, "buffers": []})
+    assert bench.ranks.sent == [({1: "b"}, {"method": "custom", "content": "click"})]
+
+
+def test_ranks_that_come_to_differ_are_divided_at_rest_and_joined_again(bench: Bench) -> None:
+    both(bench)
+    assert bench.groups() == [[0, 1]]
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:  # one is ahead of the other all the time
+        bench.ranks.update(0, "a", value="new")
+        assert bench.groups() == [[0, 1]]
+    assert eventually(lambda: bench.groups() == [[0], [1]], 10)
+    bench.ranks.update(1, "b", value="new")
+    assert eventually(lambda: bench.groups() == [[0, 1]], 10)
+
+
+def test_a_widget_that_is_new_in_a_view_is_shown_before_what_refers_to_it(bench: Bench) -> None:
+    for rank, name in ((0, "a"), (1, "b")):
+        bench.ranks.open(rank, name, children=[])
+    bench.display(r0="a", r1="b")
+    assert bench.groups() == [[0, 1]]
+    (box,) = bench.twins()
+    for rank, name in ((0, "a"), (1, "b")):
+        bench.ranks.open(rank, f"{name}2", value="inner")
+        bench.ranks.update(rank, name, children=[f"IPY_MODEL_{name}2"])
+    assert eventually(lambda: box.get_state("children")["children"] not in ([], ()), 10)
+    assert bench.groups() == [[0, 1]]
+    (reference,) = box.get_state("children")["children"]
+    inner = bench.widgets._twins_of[0, "a2"][0]
+    assert reference == f"IPY_MODEL_{inner.model_id}"
+    assert inner.comm_ids == {0: "a2", 1: "b2"}
+
+
+def test_what_a_rank_displays_besides_does_not_move_the_others(bench: Bench) -> None:
+    bench.ranks.open(0, "x", value="of rank 0 only")
+    bench.display(r0="x")
+    assert bench.groups() == [[0]]
+    bench.ranks.open(0, "a", value="same")
+    bench.display(r0="a")
+    assert bench.groups(1) == [[0]]
+    bench.ranks.open(1, "b", value="same")
+    bench.display(r1="b")
+    assert eventually(lambda: bench.groups(1) == [[0, 1]], 10)
+    assert bench.groups() == [[0]]
+
+
+def test_captured_output_is_taken_only_where_its_widget_is_known(bench: Bench) -> None:
+    assert not bench.widgets.capture(Text((0,), "stdout", "kept", area="o"))
+    bench.ranks.open(0, "o", outputs=[])
+    bench.display(r0="o")
+    assert bench.groups() == [[0]]
+    assert bench.widgets.capture(Text((0,), "stdout", "shown", area="o"))
+    (twin,) = bench.twins()
+    assert eventually(lambda: [each["text"] for each in twin.get_state("outputs")["outputs"]] == ["shown"], 10)
+
+
+def test_cleared_output_has_no_widget(bench: Bench) -> None:
+    both(bench)
+    bench.groups()
+    bench.widgets.clear(1, Clear((0, 1)))
+    assert eventually(lambda: WIDGET_VIEW not in bench.place.shown[0], 10)
+
+
+def test_a_view_says_what_it_waits_for_and_what_its_observers_write(bench: Bench) -> None:
+    both(bench)
+    bench.groups()
+    bench.ranks.hear(EventsPending((0, 1), "waits for <rank 1>"))
+    assert eventually(lambda: "waits for &lt;rank 1&gt;" in bench.note(), 10)
+    bench.ranks.hear(EventsPending((0, 1), ""))
+    assert eventually(lambda: bench.note() == "", 10)
+    bench.ranks.hear(EventOutput(Text((1,), "stderr", "ValueError: no\n")))
+    assert eventually(lambda: "[1] ValueError: no" in bench.note(), 10)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_view_whose_rank_was_replaced_is_disabled(bench: Bench, is_heard: bool) -> None:
+    bench.ranks.open(0, "a", value=1, disabled=False)
+    bench.ranks.open(1, "b", value=1, disabled=False)
+    bench.display(r0="a", r1="b")
+    bench.groups()
+    if is_heard:
+        bench.ranks.hear(EventsPending((0, 1), "", ((1, "b"),)))
+    else:
+        bench.ranks.pids[1] = 999
+        bench.ranks.tell(views.ClusterFacts("c", "ready", 2, "gloo", 1, (2,), ("h",), 2))
+    assert eventually(lambda: "rank 1 no longer has this widget" in bench.note(), 10)
+    (twin,) = bench.twins()
+    assert twin.get_state("disabled") == {"disabled": True}
+    twin._handle_msg({"content": {"data": {"method": "update", "state": {"value": 2}}}, "buffers": []})
+    assert bench.ranks.sent == []
+
+
+def test_a_view_of_a_cluster_that_is_gone_says_so(bench: Bench) -> None:
+    both(bench)
+    bench.groups()
+    bench.ranks.hear(Stopped("its node was shut down"))
+    assert eventually(lambda: "not connected any more: its node was shut down" in bench.note(), 10)
+
