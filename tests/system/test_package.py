@@ -1,17 +1,20 @@
-"""The package as a user installs it: its public names, its version, its wheel."""
+"""The package as a user installs it: its public names, its version, its source distribution and its wheel."""
 
 from __future__ import annotations
 
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from jupyter_builder.federated_extensions import develop_labextension_py
 
@@ -20,6 +23,45 @@ from support.lacking import lacking
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+is_built = runpy.run_path(str(ROOT / "hatch_build.py"))["is_built"]
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """What a release publishes: the source distribution, and the wheel made from it, which needs no npm."""
+    if not is_built(ROOT / "labextension", ROOT / "labextension" / "built"):
+        lacking("jdist's JupyterLab extension has not been built: make labextension")
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(
+        command, env={**os.environ, "PATH": ""}, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (source,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return source, wheel
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source tree in which the JupyterLab extension has not been built, where there is no npm."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("SKIP_JUPYTER_BUILDER", raising=False)
+    folder = tmp_path / "clone"
+    shutil.copytree(ROOT / "jdist", folder / "jdist", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "labextension" / "src", folder / "labextension" / "src")
+    shutil.copytree(ROOT / "etc", folder / "etc")
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, folder)
+    return folder
+
+
+def names_in(wheel: str | Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def extension_in(names: set[str]) -> set[str]:
+    return {name for name in names if ".data/data/share/jupyter/labextensions/jdist/" in name}
 
 
 def test_public_names_exist() -> None:
@@ -50,23 +92,67 @@ def test_entry_points_lead_to_something() -> None:
         assert callable(getattr(__import__(module, fromlist=[name]), name))
 
 
-def test_wheel_holds_the_typed_package_and_nothing_else(tmp_path: Path) -> None:
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path))
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    data = f"jdist-{PROJECT['version']}.data/data"
-    extension = {name for name in names if name.startswith(f"{data}/share/jupyter/labextensions/jdist/")}
-    if not any(name.endswith("static/style.js") for name in extension):
-        lacking("the JupyterLab extension is built by npm")
+def test_the_distributions_are_what_pypi_takes(distributions: tuple[Path, Path]) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, distributions)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_wheel_holds_the_typed_package_and_nothing_else(distributions: tuple[Path, Path]) -> None:
+    names = names_in(distributions[1])
+    extension = extension_in(names)
+    assert any(name.endswith("static/style.js") for name in extension)
     assert any(name.endswith("/jdist/install.json") for name in extension)
     assert not any(name.endswith(".map") for name in extension), "a build for development"
     info = f"jdist-{PROJECT['version']}.dist-info/"
     assert "jdist/py.typed" in names
-    enabling = f"{data}/etc/jupyter/jupyter_server_config.d/jdist.json"
+    enabling = f"jdist-{PROJECT['version']}.data/data/etc/jupyter/jupyter_server_config.d/jdist.json"
     assert {name for name in names if not name.startswith(("jdist/", info))} - extension == {enabling}
     assert "jdist/server/events.yaml" in names
     in_tree = {str(path.relative_to(ROOT)) for path in (ROOT / "jdist").rglob("*.py")}
-    assert in_tree <= set(names)
+    assert in_tree <= names
+
+
+def test_a_source_distribution_needs_no_npm_whatever_times_its_files_have(
+    distributions: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older pips unpack it with the time of the moment, one file after the other."""
+    monkeypatch.setenv("PATH", "")
+    with tarfile.open(distributions[0]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    (source / "labextension" / "src" / "index.ts").touch()
+    (wheel,) = WheelBuilder(str(source)).build(directory=str(tmp_path / "dist"))
+    assert any(name.endswith("static/style.js") for name in extension_in(names_in(wheel)))
+
+
+def test_without_npm_a_clone_is_installed_without_the_extension_but_not_published(
+    clone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (wheel,) = WheelBuilder(str(clone)).build(directory=str(tmp_path))
+    assert "jdist/py.typed" in names_in(wheel)
+    assert not extension_in(names_in(wheel))
+    with pytest.raises(SystemExit):
+        next(SdistBuilder(str(clone)).build(directory=str(tmp_path)))
+    assert "there is no npm: a source distribution needs the built JupyterLab extension" in capsys.readouterr().err
+
+
+def test_an_npm_that_fails_fails_the_installation_unless_it_is_to_be_left_alone(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    npm = tmp_path / "bin" / "npm"
+    npm.parent.mkdir()
+    npm.write_text("#!/bin/sh\necho the registry cannot be reached >&2\nexit 1\n")
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(npm.parent))
+    with pytest.raises(SystemExit):
+        next(WheelBuilder(str(clone)).build(directory=str(tmp_path)))
+    shown = capfd.readouterr().err
+    assert "the registry cannot be reached" in shown
+    assert "SKIP_JUPYTER_BUILDER=1 pip install" in shown
+    monkeypatch.setenv("SKIP_JUPYTER_BUILDER", "1")
+    (wheel,) = WheelBuilder(str(clone)).build(directory=str(tmp_path))
+    assert not extension_in(names_in(wheel))
 
 
 def test_the_extension_of_a_source_tree_is_linked_as_other_extensions_are(tmp_path: Path) -> None:
@@ -90,7 +176,6 @@ def test_the_extension_of_a_source_tree_is_linked_as_other_extensions_are(tmp_pa
 
 
 def test_a_build_for_development_is_not_what_a_wheel_holds(tmp_path: Path) -> None:
-    is_built = runpy.run_path(str(ROOT / "hatch_build.py"))["is_built"]
     (tmp_path / "src").mkdir()
     built = tmp_path / "built"
     (built / "static").mkdir(parents=True)
