@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -11,6 +12,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,11 @@ from hatchling.builders.wheel import WheelBuilder
 from jupyter_builder.federated_extensions import develop_labextension_py
 
 import jdist
+from support import forked_nodes
+from support.hosts.pythons import make_python
 from support.lacking import lacking
+from support.leaks import Traces
+from support.notebook import Notebook
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -39,6 +45,35 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
     assert done.returncode == 0, done.stdout + done.stderr
     (source,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return source, wheel
+
+
+@pytest.fixture(scope="module")
+def installed(distributions: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment into which the wheel was installed, with all its extras, from what the running one has."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    command = [str(make_python(folder)), "-m", "pip", "install", "--no-index", f"{distributions[1]}[test]"]
+    done = subprocess.run(
+        command, env={**os.environ, "PATH": ""}, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def notebook(installed: Path, run_traces: Traces) -> Iterator[Notebook]:
+    """A kernel of that environment, as a Jupyter server starts it; nothing but the environment is on the PATH."""
+    spec = installed / "share" / "jupyter" / "kernels" / "installed" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    argv = [str(installed / "bin" / "python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": argv, "display_name": "installed", "language": "python"}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(installed / "bin"))
+        patch.setenv("JUPYTER_PATH", str(installed / "share" / "jupyter"))
+        patch.setenv("JPY_SESSION_NAME", "a.ipynb")
+        patch.delenv(forked_nodes.ADDRESS, raising=False)  # nodes are started as those of users are
+        notebook = Notebook(installed.parent, kernel="installed")
+    yield notebook
+    notebook.close()
 
 
 @pytest.fixture
@@ -111,6 +146,50 @@ def test_wheel_holds_the_typed_package_and_nothing_else(distributions: tuple[Pat
     assert "jdist/server/events.yaml" in names
     in_tree = {str(path.relative_to(ROOT)) for path in (ROOT / "jdist").rglob("*.py")}
     assert in_tree <= names
+
+
+def test_the_installed_wheel_starts_names_a_hang_is_interrupted_and_stops(
+    installed: Path, notebook: Notebook, traces: Traces
+) -> None:
+    assert notebook.value("__import__('jdist').__file__.startswith(__import__('sys').prefix)") == "True"
+    notebook.run("%dist start -n 2 --backend gloo")
+    where = notebook.run("%%dist\nimport jdist\nprint(jdist.__file__)\nkept = torch.ones(1) * rank").text
+    assert str(installed) in where
+    hang = "%%dist\nif rank == 0: dist.barrier()"
+    cell = notebook.execute(hang, notebook.interrupt_when(lambda cell: "cannot finish" in cell.text))
+    assert (cell.status, cell.ename) == ("error", "CellInterrupted")
+    assert "rank 1" in cell.text
+    assert "tensor([1.])" in notebook.run("%%dist\ndist.all_reduce(kept)\nkept").text
+    notebook.run("%dist stop")
+
+
+def test_the_installed_command_has_a_version(installed: Path) -> None:
+    command = [str(installed / "bin" / "jdist"), "--version"]
+    done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"jdist {jdist.__version__}\n"
+
+
+def test_the_jupyterlab_beside_has_the_extension_of_the_wheel_and_the_kernel_says_when_it_has_not(
+    installed: Path, notebook: Notebook
+) -> None:
+    python = str(installed / "bin" / "python")
+    listed = subprocess.run(
+        [python, "-m", "jupyterlab.labextensions", "list"],
+        env={**os.environ, "JUPYTER_NO_CONFIG": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", listed.stdout + listed.stderr)
+    assert re.search(rf"jdist v{re.escape(jdist.__version__)} enabled OK \(python, jdist\)", shown), shown
+    assert notebook.run("%reload_ext jdist").text == ""
+    extension = installed / "share" / "jupyter" / "labextensions" / "jdist"
+    extension.rename(installed / "extension")
+    try:
+        assert f"JupyterLab in {installed} lacks jdist's extension" in notebook.run("%reload_ext jdist").text
+    finally:
+        (installed / "extension").rename(extension)
 
 
 def test_a_source_distribution_needs_no_npm_whatever_times_its_files_have(
