@@ -82,7 +82,7 @@ $(HAS_TORCH): $(BIN)/python FORCE
 
 FORCE:
 
-$(READY): pyproject.toml $(HAS_TORCH)
+$(READY): pyproject.toml jdist/core/__init__.py $(HAS_TORCH)
 	@echo "installing jdist, JupyterLab and what the notebooks need into $(VENV); once, a minute or two"
 	$(WITHOUT_LAB) $(BIN)/python -m pip install --quiet -e '.[notebooks]'
 	@touch $@

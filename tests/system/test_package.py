@@ -113,12 +113,9 @@ def test_the_names_the_documentation_uses_are_public(name: str) -> None:
     assert name in jdist.__all__
 
 
-def test_version_is_the_projects() -> None:
-    assert jdist.__version__ == PROJECT["version"]
-
-
-def test_changelog_tells_of_this_version() -> None:
-    assert f"## [{PROJECT['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+def test_the_jupyterlab_extension_and_the_changelog_have_the_version_of_jdist() -> None:
+    assert json.loads((ROOT / "labextension" / "package.json").read_text())["version"] == jdist.__version__
+    assert f"## [{jdist.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_entry_points_lead_to_something() -> None:
@@ -139,9 +136,9 @@ def test_wheel_holds_the_typed_package_and_nothing_else(distributions: tuple[Pat
     assert any(name.endswith("static/style.js") for name in extension)
     assert any(name.endswith("/jdist/install.json") for name in extension)
     assert not any(name.endswith(".map") for name in extension), "a build for development"
-    info = f"jdist-{PROJECT['version']}.dist-info/"
+    info = f"jdist-{jdist.__version__}.dist-info/"
     assert "jdist/py.typed" in names
-    enabling = f"jdist-{PROJECT['version']}.data/data/etc/jupyter/jupyter_server_config.d/jdist.json"
+    enabling = f"jdist-{jdist.__version__}.data/data/etc/jupyter/jupyter_server_config.d/jdist.json"
     assert {name for name in names if not name.startswith(("jdist/", info))} - extension == {enabling}
     assert "jdist/server/events.yaml" in names
     in_tree = {str(path.relative_to(ROOT)) for path in (ROOT / "jdist").rglob("*.py")}
@@ -249,7 +246,7 @@ def test_the_extension_of_a_source_tree_is_linked_as_other_extensions_are(tmp_pa
         timeout=120,
         check=True,
     )
-    version = re.escape(PROJECT["version"])
+    version = re.escape(jdist.__version__)
     line = rf"{re.escape(str(tmp_path))}/labextensions\n\s+jdist v{version} .*enabled.* .*OK"
     assert re.search(line, listed.stdout + listed.stderr)
 
