@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from jupyter_builder.federated_extensions import develop_labextension_py
@@ -113,7 +114,8 @@ def test_the_names_the_documentation_uses_are_public(name: str) -> None:
     assert name in jdist.__all__
 
 
-def test_the_jupyterlab_extension_and_the_changelog_have_the_version_of_jdist() -> None:
+def test_the_jupyterlab_extension_the_citation_and_the_changelog_have_the_version_of_jdist() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == jdist.__version__
     assert json.loads((ROOT / "labextension" / "package.json").read_text())["version"] == jdist.__version__
     assert f"## [{jdist.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
