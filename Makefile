@@ -12,6 +12,7 @@
 #   make test-python  the same with each Python that jdist supports; PYTHONS='3.13' for one of them
 #   make lab     open the notebooks in JupyterLab
 #   make labextension  build the JupyterLab extension, which `make lab` and `make test` do by themselves
+#   make dist    the source distribution and the wheel in dist/, as a release publishes them; needs npm
 #   make lint    the checks without the tests
 #   make translations  write the catalogue of the JupyterLab extension's texts, which language packs translate
 #   make types   write the TypeScript types of what the server sends, from its Structs
@@ -50,7 +51,7 @@ LAB_SOURCES := $(wildcard labextension/*.json labextension/schema/* labextension
   $(shell find labextension/src -type f)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-libraries test-unit test-process test-cluster test-system test-gpu test-all test-lab test-heart test-torch test-python FORCE lab labextension lint lint-lab translations types docs pictures bench soak worst-day clean
+.PHONY: help demo test test-libraries test-unit test-process test-cluster test-system test-gpu test-all test-lab test-heart test-torch test-python FORCE lab labextension dist lint lint-lab translations types docs pictures bench soak worst-day clean
 .DELETE_ON_ERROR:
 
 help:
@@ -81,7 +82,7 @@ $(HAS_TORCH): $(BIN)/python FORCE
 
 FORCE:
 
-$(READY): pyproject.toml $(HAS_TORCH)
+$(READY): pyproject.toml jdist/core/__init__.py $(HAS_TORCH)
 	@echo "installing jdist, JupyterLab and what the notebooks need into $(VENV); once, a minute or two"
 	$(WITHOUT_LAB) $(BIN)/python -m pip install --quiet -e '.[notebooks]'
 	@touch $@
@@ -147,6 +148,12 @@ $(LAB): $(LAB_SOURCES) $(LAB_TOOLS) | $(READY)
 	  $(BIN)/jupyter-builder develop . --overwrite --log-level=WARN
 
 labextension: $(LAB)
+
+# The wheel is made from the source distribution, as others make theirs.
+dist: $(TOOLS)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
 
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --durations=30 $(PYTEST_ARGS)
 

@@ -1,11 +1,16 @@
 """The build's own step: compiles the JupyterLab extension into the package, where npm is at hand.
 
-A wheel without it serves kernels and every other front end just as well, so a source tree can be installed where there
-is no npm. What is published is built where there is one.
+A source distribution always holds the built extension, so nothing that is installed from one needs npm. In a clone, an
+npm that fails fails the installation, which makes pip show its output. Without npm, or with ``SKIP_JUPYTER_BUILDER``
+set, everything else is installed, since nodes and kernels need no extension; ``%load_ext jdist`` says what is missing
+where JupyterLab is installed beside.
 
 An editable installation (``pip install -e .``) holds no copy of the extension: ``jupyter-builder develop .`` links
-JupyterLab to ``labextension/built``. Where there is no such folder, it is built here, unless ``SKIP_JUPYTER_BUILDER``
-is set.
+JupyterLab to ``labextension/built``. Where there is no such folder, it is built here.
+
+This is not hatch-jupyter-builder, because its npm_builder fails the whole installation where there is no npm, and its
+skip-if-exists, by which a source distribution does without npm, takes an outdated build or one for development in a
+clone.
 """
 
 from __future__ import annotations
@@ -36,31 +41,33 @@ class LabExtension(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         home = Path(self.root, "labextension")
         built = home / "built"
-        if version == "editable":
-            if not built.exists() and not os.environ.get(SKIP):
-                self._build(home)
+        # The files of an unpacked source distribution may have any times.
+        is_as_it_is = version == "editable" or Path(self.root, "PKG-INFO").exists()
+        if not (built.exists() if is_as_it_is else is_built(home, built)) and not self._build(home):
             return
-        if not is_built(home, built) and not self._build(home):
-            return
-        if self.target_name == "wheel":
+        if self.target_name == "sdist":
+            build_data["artifacts"].append("/labextension/built")
+        elif version != "editable":
             build_data["shared_data"][str(built)] = INSTALLED
             build_data["shared_data"][str(home / INSTALL_INFO)] = f"{INSTALLED}/{INSTALL_INFO}"
-        else:
-            build_data["artifacts"].append("/labextension/built")
 
     def _build(self, home: Path) -> bool:
-        """Whether it worked; if not, a warning says why."""
+        """Whether it was built. An npm that fails ends the installation."""
         npm = shutil.which("npm")
-        if npm is None:
-            self.app.display_warning("there is no npm: the JupyterLab extension is left out")
+        if npm is None or os.environ.get(SKIP):
+            why = f"{SKIP} is set" if npm else "there is no npm"
+            if self.target_name == "sdist":
+                self.app.abort(f"{why}: a source distribution needs the built JupyterLab extension")
+            self.app.display_warning(f"{why}: the JupyterLab extension is left out")
             return False
-        try:
-            for step in ("ci", "run build"):
-                words = [npm, *step.split(), "--silent", "--no-fund", "--no-audit"]
+        for step in ("ci", "run build"):
+            words = [npm, *step.split(), "--loglevel=error", "--no-fund", "--no-audit"]
+            try:
                 subprocess.run(words, cwd=home, check=True, timeout=WITHIN)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as e:
-            self.app.display_warning(f"npm could not build the JupyterLab extension, which is left out: {e}")
-            return False
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as e:
+                self.app.abort(
+                    f"npm could not build the JupyterLab extension ({e}).\n{SKIP}=1 pip install … leaves it out."
+                )
         return True
 
 

@@ -7,15 +7,11 @@ is named, that every rank comes free, that an all_reduce over the whole world is
 
 import asyncio
 import contextlib
-import datetime as dt
 import os
-import platform
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -24,14 +20,12 @@ from jdist.client.cluster import AsyncCluster
 from jdist.client.lifecycle.start import Progress, Waiting, check_backend
 from jdist.client.link import Link
 from jdist.client.run import CellRun
-from jdist.core import __version__, rank_code
+from jdist.core import rank_code
 from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.base import Message
 from jdist.core.messages.status import Notice
 from jdist.core.ranks import describe_ranks
 from jdist.core.settings import declared_options
-
-FORMAT = 1
 
 Result = Literal["held", "failed", "not tried"]
 
@@ -68,21 +62,6 @@ class Drill(Struct, frozen=True):
         """Whether nothing failed, and something was tried."""
         results = {trial.result for trial in self.trials}
         return not self.trouble and "failed" not in results and "held" in results
-
-
-def write_json(path: Path, drills: Sequence[Drill]) -> None:
-    """Write the drills with the versions of what they ran on. Raises UsageError."""
-    document: dict[str, Any] = {
-        "format": FORMAT,
-        "time": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "versions": {"jdist": __version__, "python": platform.python_version(), "system": platform.platform()},
-        "held": bool(drills) and all(drill.held for drill in drills),
-        "drills": [msgspec.to_builtins(drill) | {"held": drill.held} for drill in drills],
-    }
-    try:
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
-    except OSError as e:
-        raise UsageError(f"the report cannot be written to {path}: {e.strerror}") from e
 
 
 # ---------------------------------------------------------------- steps of trials

@@ -12,6 +12,7 @@ from jdist.notebook.batch.rules import exit_code
 from jdist.notebook.options import at_dashes
 from jdist.notebook.output.screen import TerminalScreen
 from jdist.notebook.session import Session
+from jdist.notebook.verbs.diagnosis import is_of_running
 from jdist.notebook.verbs.registry import VERBS, call, never
 
 COMMANDS = {name: verb.summary for name, verb in VERBS.items() if verb.attaches is not None}
@@ -48,7 +49,7 @@ def run_command(name: str, words: list[str]) -> int:
         at, words = _take("--at", words)
         host, _ = split_name(named, os.environ.get(AT, "") if at is None else at)
         cluster = named or ""
-        if host and name == "doctor" and words:
+        if host and name == "doctor" and not is_of_running(words):
             how = f"to examine nodes before a start, or for a drill, run jdist doctor in a login: ssh {host}"
             raise UsageError(f"jdist doctor --at {host} examines a cluster that runs there; {how}")
         is_doctor_there = bool(host) and name == "doctor"  # no cluster here is needed for that
@@ -58,10 +59,8 @@ def run_command(name: str, words: list[str]) -> int:
             session.use(Cluster.attach(named, at=host, at_python=python or "", kind=session.kind))
             cluster = ""
     try:
-        if cluster:
-            call(session, "attach", [cluster, "--at="])  # its name says where it is
-        elif session.current is None and verb.attaches is not None and verb.attaches(words):
-            session.use(Cluster.attach(None, kind=session.kind))
+        if cluster or (session.current is None and verb.attaches is not None and verb.attaches(words)):
+            session.use(Cluster.attach(cluster or None, kind=session.kind))  # its name says where it is
         result = call(session, name, words)
     except CellError as e:
         if name != "run":

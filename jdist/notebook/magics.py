@@ -20,7 +20,7 @@ from jdist.notebook.options import cell_parser, split_words
 from jdist.notebook.output import missing_names
 from jdist.notebook.output.display import RunDisplay
 from jdist.notebook.output.screen import TerminalScreen, kernel_screen
-from jdist.notebook.page import ClusterComm
+from jdist.notebook.page import ClusterComm, missing_extension
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded_errors
 from jdist.notebook.verbs import diagnosis, values
@@ -189,6 +189,8 @@ def load(shell: Any) -> None:
     shell.events.register("post_run_cell", magics.show_revival)
     magics.completer.install(shell)
     magics.end_error_display = show_shortly(shell, DistMagics.dist.__code__)
+    if magics.comm is not None and (note := missing_extension()):
+        magics.session.echo(note)
 
 
 def unload(shell: Any) -> None:

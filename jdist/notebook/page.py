@@ -3,9 +3,21 @@
 Neither ipywidgets nor the package for comms is imported before it is needed.
 """
 
+import json
+import os
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+from jupyter_core.paths import jupyter_path
+
 from jdist.client.cluster import Cluster
+from jdist.core import __file__ as core_file
+from jdist.core import __version__
 from jdist.core.errors import UsageError
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed
@@ -16,6 +28,7 @@ if TYPE_CHECKING:
     from jdist.notebook.panel import Panel
 
 TARGET = "jdist"  # The same in labextension/src/toolbar/attached.ts.
+_SESSION = "JPY_SESSION_NAME"  # A Jupyter server sets it for the kernels of its notebooks.
 
 
 class ClusterComm:
@@ -89,3 +102,37 @@ def open_panel(cluster: Cluster | None, session: Session | None) -> "Panel":
             f"a panel needs a notebook: there is no kernel here; {typed('status')} shows the cluster as it is now"
         )
     return widgets.Panel(kernel, cluster, session)
+
+
+def missing_extension() -> str:
+    """What to say in a kernel beside which JupyterLab is installed without jdist's extension; empty elsewhere.
+
+    Only a kernel that a Jupyter server has started for a notebook has the page of one: in a program that a notebook has
+    started, such as papermill, the variable is inherited.
+    """
+    if _SESSION not in os.environ or find_spec("jupyterlab") is None:
+        return ""
+    if any(os.path.exists(f"{folder}/jdist/package.json") for folder in jupyter_path("labextensions")):
+        return ""
+    try:
+        if _SESSION in psutil.Process(os.getppid()).environ():
+            return ""
+    except psutil.Error:
+        return ""
+    what = f"JupyterLab in {sys.prefix} lacks jdist's extension, which has the panel"
+    return f"note: {what}; with npm on the PATH, this installs it: {_install_again()}"
+
+
+def _install_again() -> str:
+    """The line that installs jdist again, from where it came."""
+    try:
+        origin = json.loads(distribution("jdist").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    if origin.get("dir_info", {}).get("editable"):
+        tree = shlex.quote(str(Path(core_file).parents[2]))
+        return f"pip install --no-deps -e {tree} && jupyter-builder develop --overwrite {tree}"
+    source = origin.get("url", f"jdist=={__version__}")
+    if vcs := origin.get("vcs_info"):
+        source = f"{vcs['vcs']}+{source}@{vcs['commit_id']}"
+    return f"pip install --force-reinstall --no-deps --no-cache-dir {shlex.quote(source)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -161,3 +162,21 @@ def test_the_command_examines_the_cluster_that_runs(cluster: jdist.Cluster, caps
     assert "nothing found: 2 nodes examined" in said
     assert "from \\ to" in said
     assert cluster.name in find.connections()
+
+
+def test_the_whole_report_is_printed_as_json_and_nothing_else(
+    cluster: jdist.Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert commands.main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"].keys() == {"0", "1"}, "as the cluster that runs has"
+    assert commands.main(["doctor", "--json", "--cluster", cluster.name]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["is_well"] is True
+    assert printed["nodes"]["1"]["torch"] == torch.__version__
+    assert sorted((path["from"], path["to"]) for path in printed["paths"]) == [(0, 1), (1, 0)]
+    file = tmp_path / "doctor.json"
+    assert commands.main(["doctor", "--cluster", cluster.name, "--json", str(file)]) == 0
+    assert "nothing found: 2 nodes examined" in capsys.readouterr().out
+    assert json.loads(file.read_text()).keys() == printed.keys()
+    assert commands.main(["doctor", "--cluster", cluster.name, "--json", str(tmp_path)]) == 2
+    assert f"the report cannot be written to {tmp_path}" in capsys.readouterr().err

@@ -17,6 +17,7 @@ import pytest
 import jdist
 from jdist.client.lifecycle.start import Progress, Waiting, join_here
 from jdist.client.threads import bridge
+from jdist.core.messages.base import PROTOCOL
 from jdist.core.messages.membership import Resized
 from jdist.core.messages.status import Notice
 from jdist.wire.transport.invitations import JoinLine
@@ -84,6 +85,20 @@ class Start:
     def cluster(self) -> jdist.Cluster:
         self._thread.join(60)
         return self.clusters[0]
+
+
+def test_a_node_with_another_version_is_refused_at_once_with_both_versions(
+    fresh_cluster: Callable[..., jdist.Cluster], terminals: list[Terminal]
+) -> None:
+    start = Start(fresh_cluster, nproc_per_node=1, nnodes=1)
+    line = start.line()
+    program = "import jdist.core as c; c.__version__ = '9.9'; from jdist.commands import main; main(['join', '-'])"
+    node = subprocess.run(
+        [sys.executable, "-c", program], input=f"{line}\n", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert f"it has jdist 9.9 (protocol {PROTOCOL}), the controller {jdist.__version__} ({PROTOCOL})" in node.stderr
+    terminals.append(Terminal(line))
+    start.cluster().stop()
 
 
 def test_nodes_come_in_any_order_and_by_any_way(

@@ -58,12 +58,12 @@ class Cell:
 class Notebook:
     """A kernel with jdist loaded."""
 
-    def __init__(self, directory: Path | None = None) -> None:
-        """``directory``: the kernel's working directory; by default, that of this process."""
+    def __init__(self, directory: Path | None = None, kernel: str = "python3") -> None:
+        """``directory``: the kernel's working directory; by default, that of this process. ``kernel``: a kernelspec."""
         # Over TCP, a kernel binds ports that were chosen before it started, or that its predecessor had. Tests that
         # run beside this one may have taken them by then.
         self._sockets = tempfile.TemporaryDirectory(dir="/tmp")
-        self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self._sockets.name}/kernel")
+        self.manager = KernelManager(kernel_name=kernel, transport="ipc", ip=f"{self._sockets.name}/kernel")
         self.manager.start_kernel(cwd=str(directory or Path.cwd()))
         self.client = self.manager.blocking_client()
         self._seen: dict[str, Cell] = {}  # Every cell as a front end shows it, by its request.

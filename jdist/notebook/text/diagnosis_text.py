@@ -1,14 +1,20 @@
 """A diagnosis as text and HTML: a table by node, a table of the network paths between them, and the findings.
 
-A drill as text and HTML: a table of the faults for each backend, and a line for each that did not hold.
+A drill as text and HTML: a table of the faults for each backend, and a line for each that did not hold. Both as JSON.
 """
 
+import datetime as dt
 import html
+import platform
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from jdist.client.doctor.findings import Diagnosis, Examination
 from jdist.client.drill import Drill, Trial
+from jdist.core import __version__
 from jdist.core.messages.nodes import UNLIMITED, NetworkPath, NodeReport
 from jdist.core.quantities import format_count, format_duration, format_memory
 from jdist.core.ranks import RankSet, ranks_by
@@ -178,3 +184,30 @@ def _conclusion(drill: Drill) -> list[str]:
 
 def _lines(lines: Sequence[str]) -> dict[str, str]:
     return {"text/plain": "\n".join(lines), "text/html": "".join(f"<div>{html.escape(line)}</div>" for line in lines)}
+
+
+# ---------------------------------------------------------------- JSON
+
+_FORMAT = 1
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> str:
+    """The whole report of an examination."""
+    seen = msgspec.structs.asdict(diagnosis.examination)
+    seen["paths"] = [{"from": a, "to": b, "path": path} for (a, b), path in diagnosis.examination.paths.items()]
+    return _document({"is_well": diagnosis.is_well, "findings": diagnosis.findings, **seen})
+
+
+def drill_json(drills: Sequence[Drill]) -> str:
+    """Without drills, as at the beginning, it says that nothing held."""
+    held = bool(drills) and all(drill.held for drill in drills)
+    return _document({"held": held, "drills": [msgspec.to_builtins(drill) | {"held": drill.held} for drill in drills]})
+
+
+def _document(content: Mapping[str, Any]) -> str:
+    head = {
+        "format": _FORMAT,
+        "time": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "versions": {"jdist": __version__, "python": platform.python_version(), "system": platform.platform()},
+    }
+    return msgspec.json.format(msgspec.json.encode(head | dict(content))).decode()

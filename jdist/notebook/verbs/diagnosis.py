@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jdist.client import find
 from jdist.client.doctor.examine import examine_beforehand
 from jdist.client.doctor.findings import Diagnosis
-from jdist.client.drill import options_like, run_drills, write_json
+from jdist.client.drill import options_like, run_drills
 from jdist.client.measure.columns import MIME, columns
 from jdist.client.run import CellRun
 from jdist.client.threads import bridge
@@ -23,27 +23,37 @@ from jdist.core.quantities import parse_count
 from jdist.notebook.options import add_start_options, at_dashes, names_a_start, start_options
 from jdist.notebook.output.screen import Replaceable, plain
 from jdist.notebook.session import Session
-from jdist.notebook.text.diagnosis_text import diagnosis_bundle, drill_bundle
+from jdist.notebook.text.diagnosis_text import diagnosis_bundle, diagnosis_json, drill_bundle, drill_json
 from jdist.notebook.text.remedy_text import typed
-from jdist.notebook.verbs.registry import Words, option, verb
+from jdist.notebook.verbs.registry import VERBS, Words, option, verb
 
 if TYPE_CHECKING:
     from jdist.client.measure.profile import Profile
 
 
+_PRINT = "-"
 _MOST_CALLS = 20_000  # A notebook keeps the trace beside its picture up to so many calls, of some 20 bytes each.
 
 
+def is_of_running(words: Words) -> bool:
+    """Whether a running cluster is to be examined: no other nodes are named, and it is no drill."""
+    words, rest = at_dashes(words)
+    o = VERBS["doctor"].parser().parse(words)
+    o.rest = rest
+    return not (o.drill or names_a_start(o))
+
+
 def _finds_cluster(words: Words) -> bool:
-    """A running cluster is examined unless other nodes are named."""
-    return not words and bool(find.connections())
+    return is_of_running(words) and bool(find.connections())
 
 
 @verb(
     "doctor",
     add_start_options,
     option("--drill", action="store_true", help="cause faults on a temporary cluster, and check that each is handled"),
-    option("--json", metavar="FILE", help="also write the drill's report to this file"),
+    option(
+        "--json", metavar="FILE", nargs="?", const=_PRINT, help="print the report as JSON, or write it to this file"
+    ),
     attaches=_finds_cluster,
     split=at_dashes,
 )
@@ -58,8 +68,6 @@ def doctor(s: Session, o: Namespace) -> bool | None:
     """
     if o.drill:
         return _drill(s, o)
-    if o.json is not None:
-        raise UsageError(f"--json is for {typed('doctor')} --drill")
     spot = Replaceable(s.screen)
 
     def on_step(text: str) -> None:
@@ -72,7 +80,9 @@ def doctor(s: Session, o: Namespace) -> bool | None:
     else:
         options = {"on_step": on_step, "kind": s.kind, **start_options(o)}
         diagnosis = bridge().call(examine_beforehand(**options))
-    spot.show(diagnosis_bundle(diagnosis))
+    if o.json != _PRINT:
+        spot.show(diagnosis_bundle(diagnosis))
+    _report(s, o.json, diagnosis_json(diagnosis))
     return diagnosis.is_well if s.kind == "command line" else None
 
 
@@ -83,9 +93,8 @@ def _drill(s: Session, o: Namespace) -> bool | None:
     is_like_current = s.current is not None and not names_a_start(o)
     options = options_like(s.cluster.asynchronous.link) if is_like_current else start_options(o)
     own = options.pop("backend")
-    report = Path(o.json) if o.json is not None else None
-    if report is not None:
-        write_json(report, ())  # now rather than after a minute, it is known whether it can be written
+    if o.json not in (None, _PRINT):
+        _write(o.json, drill_json(()))  # now rather than after a minute, it is known whether it can be written
     spot = Replaceable(s.screen)
 
     def on_step(text: str) -> None:
@@ -95,11 +104,26 @@ def _drill(s: Session, o: Namespace) -> bool | None:
             print(text, file=sys.stderr, flush=True)
 
     drills = bridge().call(run_drills(backends or [own], on_step, kind=s.kind, **options))
-    spot.show(drill_bundle(drills))
-    if report is not None:
-        write_json(report, drills)
-        s.echo(f"written to {report}")
+    if o.json != _PRINT:
+        spot.show(drill_bundle(drills))
+    _report(s, o.json, drill_json(drills))
     return all(drill.held for drill in drills) if s.kind == "command line" else None
+
+
+def _report(s: Session, file: str | None, text: str) -> None:
+    """Print it, or write it to the file, if there is one. Raises UsageError."""
+    if file == _PRINT:
+        print(text)
+    elif file is not None:
+        _write(file, text)
+        s.echo(f"written to {file}")
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(f"{text}\n")
+    except OSError as e:
+        raise UsageError(f"the report cannot be written to {file}: {e.strerror}") from e
 
 
 @verb(

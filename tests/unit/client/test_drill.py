@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jdist.client import drill as module
-from jdist.client.drill import Drill, DrilledCluster, NotTried, Trial, Unmet, run_drills, write_json
+from jdist.client.drill import Drill, DrilledCluster, NotTried, Trial, Unmet, run_drills
 from jdist.client.lifecycle.start import Waiting
 from jdist.core.errors import LaunchError, UsageError
 from jdist.core.topology import Topology
@@ -145,20 +143,3 @@ def test_each_backend_has_its_own_cluster_and_gloo_has_two_ranks(
 def test_a_drill_that_tried_nothing_has_not_held() -> None:
     assert not Drill("gloo", "local", trials=(Trial("a", "not tried"),)).held
     assert Drill("gloo", "local", trials=(Trial("a", "not tried"), Trial("b", "held"))).held
-
-
-def test_the_report_says_what_held_on_what(tmp_path: Path) -> None:
-    trial = Trial("a rank is killed", "held", said="rank 1 is lost", verdict_seconds=0.25, kept=3, expected=3)
-    path = tmp_path / "drill.json"
-    write_json(path, [Drill("gloo", "local", 4, ("a",), trials=(trial,))])
-    found = json.loads(path.read_text())
-    assert found["held"] is True
-    assert found["versions"].keys() == {"jdist", "python", "system"}
-    assert found["drills"][0]["trials"][0] == {
-        "fault": "a rank is killed", "result": "held", "reason": "", "note": "", "said": "rank 1 is lost",
-        "verdict_seconds": 0.25, "free_seconds": None, "sum_seconds": None, "kept": 3, "expected": 3,
-    }  # fmt: skip
-    write_json(path, [])
-    assert json.loads(path.read_text())["held"] is False, "as in a drill that was ended"
-    with pytest.raises(UsageError, match="cannot be written to"):
-        write_json(tmp_path / "missing" / "drill.json", [])

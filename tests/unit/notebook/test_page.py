@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from jdist.core.errors import ConnectionLost, UsageError
 from jdist.core.messages.status import Stopped
-from jdist.notebook.page import ClusterComm
+from jdist.notebook import page
+from jdist.notebook.page import ClusterComm, missing_extension
 from jdist.notebook.session import Session
 
 
@@ -152,3 +158,72 @@ def test_nothing_is_told_once_it_is_closed(opened: list[RecordedComm], session: 
     told.close()
     session.use(NamedCluster("b"))
     assert [(comm.sent, comm.is_closed) for comm in opened] == [(["a"], True)]
+
+
+@pytest.fixture
+def lab_without_extension(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """This is a kernel that a Jupyter server has started beside a JupyterLab, whose folder of extensions is empty."""
+    monkeypatch.setenv("JPY_SESSION_NAME", "/a.ipynb")
+    monkeypatch.setattr(page, "find_spec", lambda name: name == "jupyterlab" or None)
+    monkeypatch.setattr(page, "jupyter_path", lambda *_: [str(tmp_path)])
+    monkeypatch.setattr(psutil.Process, "environ", lambda self: {"PATH": "/bin"} if self.pid == os.getppid() else {})
+    return tmp_path
+
+
+def came_from(monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None) -> None:
+    text = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr(page, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+
+
+@pytest.mark.parametrize(
+    ("origin", "line"),
+    [
+        (None, f"jdist=={page.__version__}"),
+        ({"url": "file:///src/jdist", "dir_info": {}}, "file:///src/jdist"),
+        ({"url": "https://x/jdist", "vcs_info": {"vcs": "git", "commit_id": "abc"}}, "git+https://x/jdist@abc"),
+    ],
+)
+def test_a_kernel_beside_a_lab_without_the_extension_says_how_it_is_installed(
+    lab_without_extension: Path, monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, line: str
+) -> None:
+    came_from(monkeypatch, origin)
+    said = missing_extension()
+    assert "lacks jdist's extension" in said
+    assert said.endswith(f": pip install --force-reinstall --no-deps --no-cache-dir {line}")
+
+
+def test_the_extension_of_an_editable_installation_is_linked(
+    lab_without_extension: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came_from(monkeypatch, {"url": "file:///x", "dir_info": {"editable": True}})
+    tree = Path(page.__file__).parents[2]
+    assert missing_extension().endswith(
+        f"pip install --no-deps -e {tree} && jupyter-builder develop --overwrite {tree}"
+    )
+
+
+def test_nothing_is_said_where_the_extension_is(lab_without_extension: Path) -> None:
+    assert missing_extension()
+    (lab_without_extension / "jdist").mkdir()
+    (lab_without_extension / "jdist" / "package.json").touch()
+    assert missing_extension() == ""
+
+
+def test_nothing_is_said_where_no_jupyterlab_is(lab_without_extension: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "find_spec", lambda _: None)
+    assert missing_extension() == ""
+
+
+def test_nothing_is_said_to_a_kernel_without_a_server(
+    lab_without_extension: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JPY_SESSION_NAME")
+    assert missing_extension() == ""
+
+
+def test_nothing_is_said_to_a_kernel_that_a_notebook_has_started(
+    lab_without_extension: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by ``!papermill``, which passes its environment on."""
+    monkeypatch.setattr(psutil.Process, "environ", lambda _: {"JPY_SESSION_NAME": "/a.ipynb"})
+    assert missing_extension() == ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from jdist.client.drill import Drill, Trial
-from jdist.notebook.text.diagnosis_text import drill_bundle
+from jdist.notebook.text.diagnosis_text import drill_bundle, drill_json
 
 HELD = Trial("a rank is killed", "held", verdict_seconds=0.05, free_seconds=0.012, sum_seconds=1.5, kept=3, expected=3)
 
@@ -38,3 +40,15 @@ def test_backends_stand_one_below_the_other_and_one_without_a_cluster_says_why()
     ]
     text = drill_bundle(drills)["text/plain"]
     assert text.index("backend gloo") < text.index("✗ backend nccl: no GPU")
+
+
+def test_the_report_says_what_held_on_what() -> None:
+    trial = Trial("a rank is killed", "held", said="rank 1 is lost", verdict_seconds=0.25, kept=3, expected=3)
+    found = json.loads(drill_json([Drill("gloo", "local", 4, ("a",), trials=(trial,))]))
+    assert found["held"] is True
+    assert found["versions"].keys() == {"jdist", "python", "system"}
+    assert found["drills"][0]["trials"][0] == {
+        "fault": "a rank is killed", "result": "held", "reason": "", "note": "", "said": "rank 1 is lost",
+        "verdict_seconds": 0.25, "free_seconds": None, "sum_seconds": None, "kept": 3, "expected": 3,
+    }  # fmt: skip
+    assert json.loads(drill_json([]))["held"] is False, "as in a drill that was ended"
