@@ -243,4 +243,3 @@ def test_a_view_of_a_cluster_that_is_gone_says_so(bench: Bench) -> None:
     bench.groups()
     bench.ranks.hear(Stopped("its node was shut down"))
     assert eventually(lambda: "not connected any more: its node was shut down" in bench.note(), 10)
-
