@@ -86,7 +86,8 @@ class ControlThread:
         kernel: Any = app.kernel
         namespace: dict[str, Any] = kernel.shell.user_ns
         self._namespace = namespace
-        self._groups = GroupRegistry(namespace, spec.cluster)
+        last_results = kernel.shell.displayhook, kernel.shell.user_ns_hidden
+        self._groups = GroupRegistry(namespace, spec.cluster, last_results)
         self._groups.on_group_made = self._report_group_made
         self._groups.log.cells = cell_numbers(kernel.shell)
         self._hidden: Mapping[str, Any] = kernel.shell.user_ns_hidden
