@@ -55,6 +55,7 @@ class View:
         self.run = run
         self.place = place
         self.roots: dict[int, str] = {}  # By rank.
+        self.handles: set[tuple[int, str]] = set()  # Ranks, and the ids by which they can replace their displays.
         self.classes: list[Class] = []  # As shown.
         self.due = math.inf  # When to draw it again.
         self.changed = 0.0  # When one of its widgets changed last.
@@ -101,7 +102,7 @@ class RankWidgets:
         view = display.data[WIDGET_VIEW]
         if model_id := str(view.get("model_id", "")):
             for rank in display.ranks:
-                self._put(functools.partial(self._show, run, (rank, model_id), place))
+                self._put(functools.partial(self._show, run, (rank, model_id), place, display))
 
     def clear(self, run: int, item: Clear) -> None:
         """Ranks have cleared the output of their cells, or will with the next that they show."""
@@ -199,8 +200,11 @@ class RankWidgets:
                 self._models.forget(rank)
         self._pids |= {rank: pid for rank, pid in pids.items() if pid}
 
-    def _show(self, run: int, name: Name, place: OutputPlace) -> None:
-        view = self._find_view(run, name) or View(run, place)
+    def _show(self, run: int, name: Name, place: OutputPlace, display: Display) -> None:
+        handle = name[0], display.display_id
+        updated = (view for view in self._views if display.is_update and handle in view.handles)
+        view = next(updated, None) or self._find_view(run, name) or View(run, place)
+        view.handles.add(handle)
         if view not in self._views:
             self._views.append(view)
         view.roots[name[0]] = name[1]

@@ -80,10 +80,11 @@ class Bench:
         self.widgets = widgets
         self.place = Place()
 
-    def display(self, **by_rank: str) -> None:
+    def display(self, run: int = 1, *, of: str = "", update: bool = False, **by_rank: str) -> None:
         for rank, model in by_rank.items():
             data = {"text/plain": "Label", WIDGET_VIEW: {"model_id": model}}
-            self.widgets.show(1, Display((int(rank[1:]),), data), self.place)
+            display = Display((int(rank[1:]),), data, display_id=of, is_update=update)
+            self.widgets.show(run, display, self.place)
 
     @property
     def views(self) -> list[View]:
@@ -210,6 +211,16 @@ def test_captured_output_is_taken_only_where_its_widget_is_known(bench: Bench) -
     assert bench.widgets.capture(Text((0,), "stdout", "shown", area="o"))
     (twin,) = bench.twins()
     assert eventually(lambda: [each["text"] for each in twin.get_state("outputs")["outputs"]] == ["shown"], 10)
+
+
+def test_a_display_that_is_updated_stays_in_its_place(bench: Bench) -> None:
+    bench.ranks.open(0, "a", value="first")
+    bench.ranks.open(0, "b", value="second")
+    bench.display(of="handle", r0="a")
+    assert bench.groups() == [[0]]
+    bench.display(run=2, of="handle", update=True, r0="b")
+    assert eventually(lambda: bench.twins()[0].get_state("value") == {"value": "second"}, 10)
+    assert len(bench.place.shown) == len(bench.views) == 1
 
 
 def test_cleared_output_has_no_widget(bench: Bench) -> None:
