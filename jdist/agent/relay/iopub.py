@@ -292,7 +292,8 @@ class _RankOutput:
         """Have a comm's message wait, in parts if it is large.
 
         An output widget begins to capture when its state gets a message's id, and ends when that is empty. Of a
-        widget's updates of the same traits, the newest stands for all.
+        widget's updates of the same traits to numbers and texts, the newest stands for all. Other values may be
+        commands, such as those that change a figure of plotly's, which are set and then reset.
         """
         comm = read_content(message, CommMessage)
         state = comm.state_set() if message.kind == "comm_msg" else {}
@@ -304,10 +305,11 @@ class _RankOutput:
         content = CommContent(kind, comm.target_name, bytes(comm.data), message.buffers)
         data = msgspec.msgpack.encode(content)
         parts = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
-        replaces = f"{comm.comm_id} {' '.join(sorted(state))}" if state and len(parts) == 1 else ""
+        is_plain = all(isinstance(value, int | float) or (value and isinstance(value, str)) for value in state.values())
+        replaces = f"{comm.comm_id} {' '.join(sorted(state))}" if state and is_plain else ""
         for part in parts[:-1]:
             self.add(number(), CommSent((worker,), comm.comm_id, part, has_more=True))
-        self.add(number(), CommSent((worker,), comm.comm_id, parts[-1], replaces))
+        self.add(number(), CommSent((worker,), comm.comm_id, parts[-1], replaces if len(parts) == 1 else ""))
 
     def collect(self, worker: int) -> list[Arrived]:
         items, self._waiting = self._waiting.items, WaitingOutput()

@@ -61,6 +61,7 @@ class View:
         self.changed = 0.0  # When one of its widgets changed last.
         self.names: set[Name] = set()  # All widgets in it.
         self.columns: set[Class] = set()  # Those that a twin of it stands for.
+        self.name = ""  # Of the class of its widgets.
         self.note = ""
         self.written = ""  # What ranks have written while they took the last events.
         self.is_gone = False
@@ -205,6 +206,7 @@ class RankWidgets:
         updated = (view for view in self._views if display.is_update and handle in view.handles)
         view = next(updated, None) or self._find_view(run, name) or View(run, place)
         view.handles.add(handle)
+        view.name = str(display.data.get("text/plain", "widget")).partition("(")[0]
         if view not in self._views:
             self._views.append(view)
         view.roots[name[0]] = name[1]
@@ -356,8 +358,7 @@ class RankWidgets:
     def _publish(self, view: View) -> None:
         bundle: dict[str, Any] = {"text/plain": ""}
         if not view.is_cleared:
-            named = f"widget of {describe_ranks(view.roots)}"
-            bundle = {"text/plain": named, WIDGET_VIEW: view.box.get_view_spec()}
+            bundle = {"text/plain": f"{view.name} of ranks", WIDGET_VIEW: view.box.get_view_spec()}
         if view.update is None:
             view.update = view.place.show(bundle)
         else:

@@ -406,11 +406,14 @@ def test_of_many_updates_of_a_widget_the_newest_travels(made: Make) -> None:
             0, comm("msg", {"method": "custom", "content": value}) if value < 3 else comm("close", {}, comm_id="2")
         )
     r.record(0, comm("msg", {"method": "update", "state": {"value": 0, "max": 9}}))
+    for command in ({"restyle": 1}, None, {"restyle": 2}, None):
+        r.record(0, comm("msg", {"method": "update", "state": {"command": command}}))
     r.flush()
     said = [json.loads(msgspec.msgpack.decode(item.content, type=CommContent).data) for item in sent.items()]
     assert [each["content"] for each in said if each.get("method") == "custom"] == [0, 1, 2]
     states = [each["state"] for each in said if each.get("method") == "update"]
-    assert states == [{"value": 999}, {"value": 0, "max": 9}]
+    assert states[:2] == [{"value": 999}, {"value": 0, "max": 9}]
+    assert [state["command"] for state in states[2:]] == [{"restyle": 1}, None, {"restyle": 2}, None]
 
 
 def test_a_large_buffer_travels_in_parts_small_enough_for_others_to_come_between(made: Make) -> None:
