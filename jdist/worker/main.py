@@ -30,6 +30,8 @@ from jdist.worker.compat.ipykernel import (
 from jdist.worker.control import ControlThread
 from jdist.worker.ending import Ending
 
+_log = logging.getLogger("jdist.worker")
+
 _SUBSCRIBER_POLL = 0.02
 
 
@@ -87,7 +89,11 @@ def main(spec_json: bytes) -> NoReturn:
     out.keep_order_with([err])
     err.keep_order_with([out])
     use_own_streams(sys.stdout, sys.stderr)
-    control = ControlThread(spec, app, OwnStreams(captures), ending)
+    try:
+        control = ControlThread(spec, app, OwnStreams(captures), ending)
+    except Exception:
+        _log.exception("the rank could not be set up")  # standard error is a cell's by now
+        raise
     _pack_fast(app.session)
     gc.freeze()  # collections, and searches for old process groups, skip what the kernel is made of
     control.start()
