@@ -21,7 +21,6 @@ TURNS = 20
 FLOOR_EVERY = 4
 AIM_MS = 300.0
 WARM_TIMEOUT = 60.0
-RIGHT = float(RANKS)
 
 REDUCE = "_t = torch.ones(1)\ndist.all_reduce(_t)\n_t.item()"
 PYTHON = "while True: pass"
@@ -33,7 +32,7 @@ def kill_and_reduce(cluster: jdist.Cluster, busy_with: str, rank: int) -> float:
     pids = {r.rank: r.pid for r in cluster.status().ranks}
     run = cluster.run(busy_with, background=True) if busy_with else None
     if run is not None:
-        _wait_until(lambda: run.state == "running" and bool(cluster.look([0])[0].doing.line), 10.0)
+        wait_until(lambda: run.state == "running" and bool(cluster.look([0])[0].doing.line), 10.0)
     began = time.perf_counter()
     os.kill(pids[rank], signal.SIGKILL)
     if run is not None:
@@ -43,12 +42,12 @@ def kill_and_reduce(cluster: jdist.Cluster, busy_with: str, rank: int) -> float:
             pass  # a cell sent before the cluster knows is lost with the rank
     found = cluster.run(REDUCE, timeout=60).values
     seconds = time.perf_counter() - began
-    if found != dict.fromkeys(range(RANKS), RIGHT):
+    if found != dict.fromkeys(range(cluster.world_size), float(cluster.world_size)):
         cannot_run(f"after the kill of rank {rank}, all_reduce gave {found}")
     return seconds
 
 
-def _wait_until(is_so: Callable[[], bool], timeout: float) -> None:
+def wait_until(is_so: Callable[[], bool], timeout: float) -> None:
     deadline = time.monotonic() + timeout
     while not is_so():
         if time.monotonic() > deadline:
@@ -85,10 +84,10 @@ def main() -> None:
     for what, name, fork in (("forked", "jdist-next", True), ("--no-fork with a spare", "jdist-spare", False)):
         with jdist.start(RANKS, backend="gloo", idle_timeout=IDLE, fork=fork) as cluster:
             ready = partial(has_next, cluster, name)
-            measure(table, what, cluster, partial(_wait_until, ready, WARM_TIMEOUT))
+            measure(table, what, cluster, partial(wait_until, ready, WARM_TIMEOUT))
             second = []
             for turn in range(3):
-                _wait_until(ready, WARM_TIMEOUT)
+                wait_until(ready, WARM_TIMEOUT)
                 kill_and_reduce(cluster, "", turn)
                 second.append(kill_and_reduce(cluster, "", turn))  # the next process is not there yet
             table.alone(f"{what}, a second kill at once", second, MILLISECONDS)

@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape
 WIDTH, HEIGHT = 720, 420
 FONT = 'font-family="sans-serif" font-size="12"'
 LEFT, RIGHT, TOP, BOTTOM = 70, 210, 50, 50
-COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
-DASHES = ("", "6 3", "2 3", "8 3 2 3")
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#555555")
+DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2")
 """Curves differ by more than their colour."""
 
 

@@ -86,7 +86,8 @@ class ControlThread:
         kernel: Any = app.kernel
         namespace: dict[str, Any] = kernel.shell.user_ns
         self._namespace = namespace
-        self._groups = GroupRegistry(namespace, spec.cluster)
+        last_results = kernel.shell.displayhook, kernel.shell.user_ns_hidden
+        self._groups = GroupRegistry(namespace, spec.cluster, last_results)
         self._groups.on_group_made = self._report_group_made
         self._groups.log.cells = cell_numbers(kernel.shell)
         self._hidden: Mapping[str, Any] = kernel.shell.user_ns_hidden
@@ -118,7 +119,6 @@ class ControlThread:
         saving.connect(self._saving)
         self._points = SavePoints(spec.worker, lambda: self._cells.spans.current, self._send, self._save_at)
         self._points.connect()
-        self._cells.connect_events(self._events)
         self._connect_cells()
         tracebacks.adapt(kernel.shell)
         patches.install(self._groups)
@@ -135,6 +135,7 @@ class ControlThread:
         """Give the cell runner what it calls around cells."""
         cells = self._cells
         cells.metrics.connect()
+        cells.connect_events(self._events)
         cells.digest_calls = self._observer.digests
         cells.go_without_world = self._groups.go_without
         cells.has_broken_group = lambda: self._groups.log.has_broken_group

@@ -2,6 +2,7 @@
 
 import atexit
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -88,6 +89,7 @@ def main(spec_json: bytes) -> NoReturn:
     use_own_streams(sys.stdout, sys.stderr)
     control = ControlThread(spec, app, OwnStreams(captures), ending)
     _pack_fast(app.session)
+    gc.freeze()  # collections, and searches for old process groups, skip what the kernel is made of
     control.start()
     poll_until_subscribed(app.iopub_thread, _SUBSCRIBER_POLL)
     open_pipes(app.iopub_thread)

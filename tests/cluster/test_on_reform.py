@@ -127,6 +127,14 @@ def test_every_kind_of_holder_uses_the_new_groups(own: jdist.Cluster, notices: l
     assert not notices
 
 
+def test_a_displayed_group_is_replaced_without_a_search_of_what_the_kernel_is_made_of() -> None:
+    with jdist.start(2, backend="gloo", name="displayed") as cluster:
+        cluster.run("dist.new_group([0, 1])")
+        reform(cluster)
+        is_searched = "import gc\nany(each is get_ipython() for each in gc.get_objects())"
+        assert cluster.run(is_searched, timeout=20).values == dict.fromkeys(range(2), False)
+
+
 def test_what_could_not_be_mended_is_told_and_points_to_on_reform(own: jdist.Cluster, notices: list[str]) -> None:
     own.run(
         "def batches(group):\n    yield 1\n    yield group\nwaiting = batches(dist.new_group([0, 1]))\nnext(waiting)"

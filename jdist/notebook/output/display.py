@@ -135,7 +135,6 @@ class RunDisplay:
         self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._output = Replaceable(screen)
         self._widgets = widgets if isinstance(screen, NotebookScreen) and screen.is_live else None
-        self._place = screen.place() if self._widgets is not None else None  # type: ignore[attr-defined]
         self._metrics = MetricDisplay(run, screen)
         self._began = time.monotonic() - run.seconds
         self._next = time.monotonic() + _FIRST
@@ -299,7 +298,7 @@ class RunDisplay:
     def _show_widget(self, item: OutputItem) -> bool:
         """Whether it is a widget, or captured by one, that is shown by itself, below the output."""
         widgets = self._widgets
-        if widgets is None or self._place is None or isinstance(item, Tail | CommSent):
+        if widgets is None or isinstance(item, Tail | CommSent):
             return False
         if item.area:
             return widgets.capture(item)
@@ -309,7 +308,7 @@ class RunDisplay:
             return False
         if not self._output.is_shown:
             self._draw(is_needed=True)
-        widgets.show(self._run.number, item, self._place)
+        widgets.show(self._run.number, item, self._output.place)
         return True
 
     def _hold_lines(self, found: Iterable[tuple[Sequence[int], Sequence[str]]]) -> None:

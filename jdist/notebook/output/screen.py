@@ -52,9 +52,8 @@ class Replaceable:
     """
 
     def __init__(self, screen: Screen):
-        place = screen.place() if isinstance(screen, NotebookScreen) else None
-        self._show = screen.show if place is None else place.show
-        self.is_live = screen.is_live if place is None else place.is_live
+        self.place = screen.place() if isinstance(screen, NotebookScreen) else screen
+        self.is_live = self.place.is_live
         self._update: Update | None = None
 
     @property
@@ -64,7 +63,7 @@ class Replaceable:
     def show(self, bundle: Bundle) -> None:
         """Show this, in place of what was shown before."""
         if self._update is None:
-            self._update = self._show(bundle)
+            self._update = self.place.show(bundle)
         else:
             self._update(bundle)
 

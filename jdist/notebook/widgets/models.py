@@ -27,7 +27,7 @@ Name = tuple[int, str]  # A rank, and the id of a comm there.
 
 
 @dataclass
-class Model:
+class WidgetModel:
     """One widget of one rank. ``state`` is as its front end gets it, with buffers in their places."""
 
     state: dict[str, Any]
@@ -52,7 +52,7 @@ class RankModels:
     """The widgets of one cluster's ranks."""
 
     def __init__(self) -> None:
-        self._models: dict[Name, Model] = {}
+        self._models: dict[Name, WidgetModel] = {}
 
     def __contains__(self, name: Name) -> bool:
         return name in self._models
@@ -75,7 +75,7 @@ class RankModels:
         state = data.get("state", {})
         _put_buffers(state, data.get("buffer_paths", ()), content.buffers)
         if content.kind == "open":
-            self._models[name] = Model(state)
+            self._models[name] = WidgetModel(state)
             return Change(name, state, is_new=True)
         if (model := self._models.get(name)) is None:
             return None

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_GATHER = 0.05  # Seconds in which other ranks may display the same, before a view is drawn.
+_GATHER = 0.05  # Seconds in which other ranks may display the same, before a view is drawn,
+_GATHER_BY_RANK = 0.005  # and as many more for each rank of the world.
 _REST = 1.0  # Seconds without a change after which ranks that differ get tabs of their own.
 _LONGEST_WRITTEN = 4000  # Characters of what ranks write while they take events.
 _MOST_TITLE = 60  # Characters of a tab's title.
@@ -58,6 +59,7 @@ class View:
         self.due = math.inf  # When to draw it again.
         self.changed = 0.0  # When one of its widgets changed last.
         self.names: set[Name] = set()  # All widgets in it.
+        self.columns: set[Class] = set()  # Those that a twin of it stands for.
         self.note = ""
         self.written = ""  # What ranks have written while they took the last events.
         self.is_gone = False
@@ -202,7 +204,7 @@ class RankWidgets:
         if view not in self._views:
             self._views.append(view)
         view.roots[name[0]] = name[1]
-        view.due = time.monotonic() + _GATHER
+        view.due = time.monotonic() + _GATHER + _GATHER_BY_RANK * self._cluster.world_size
         if not self._pids:
             self._look_for_new_processes()
 
@@ -277,9 +279,11 @@ class RankWidgets:
             if values != view.classes:
                 view.due = min(view.due, view.changed + _REST)
             values = view.classes
+        replaced, view.columns = view.columns, set()
         twins = [twin for each in values if (twin := self._tree(view, each)) is not None]
         view.classes = values
         self._arrange(view, twins)
+        self._close(replaced)
 
     @staticmethod
     def _group(roots: Sequence[Name], print_of: Callable[[Name], bytes]) -> list[Class]:
@@ -294,11 +298,21 @@ class RankWidgets:
         view.names.update(name for tree in trees for name in tree)
         columns = [*zip(*trees, strict=False)]
         ids = {column[0][1]: self._ids.setdefault(column, uuid.uuid4().hex) for column in columns}
+        view.columns.update(columns)
         for column in reversed(columns[: len(self._models.tree(roots[0]))]):  # the page makes a widget after its parts
             self._twin(column, ids)
         for column in columns[len(self._models.tree(roots[0])) :]:
             self._twin(column, ids)
         return self._twins.get(roots)
+
+    def _close(self, columns: set[Class]) -> None:
+        """Close the twins that no view has any more."""
+        for column in columns.difference(*(view.columns for view in self._views)):
+            if (twin := self._twins.pop(column, None)) is not None:
+                twin.close()
+                for name in column:
+                    self._twins_of[name].remove(twin)
+            self._ids.pop(column, None)
 
     def _twin(self, column: Class, ids: Mapping[str, str]) -> None:
         """Make the twin of these widgets, or have it show their state."""
@@ -318,8 +332,6 @@ class RankWidgets:
         """Put the twins into the view's box: one by itself, several as tabs, and below them what is to be said."""
         from ipywidgets import HTML, Layout, Tab, VBox  # only here: it takes a while to import
 
-        if not twins:
-            self._say(view, "its state is not known here: run the cell again that shows it")
         if view.box is None:
             view.words = HTML(layout=Layout(display="none"))
             view.box = VBox((view.words,))
@@ -332,6 +344,8 @@ class RankWidgets:
         elif twins:
             content = twins[0]
         view.box.children = (content, view.words) if content is not None else (view.words,)
+        if not twins:
+            self._say(view, "its state is not known here: run the cell again that shows it")
         if view.update is None:
             self._publish(view)
 

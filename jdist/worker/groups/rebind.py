@@ -66,9 +66,9 @@ class Replacement:
         self._replace_weak_keys()
         if self._is_hidden():
             found |= self._rounds(list(self._hidden()), is_hidden=True)
-        if gc.get_freeze_count() and self._is_hidden():
-            gc.unfreeze()  # a module that was imported before the fork may have been given a handle
-            found |= self._rounds(self._old) | self._rounds(list(self._hidden()), is_hidden=True)
+            if self._is_hidden() and gc.get_freeze_count():
+                gc.unfreeze()  # a module that was imported before the fork may have been given a handle
+                found |= self._rounds(self._old) | self._rounds(list(self._hidden()), is_hidden=True)
         return sorted({f"the suspended {holder.__qualname__}()" for holder in found.values()})
 
     def left(self) -> list[tuple[Any, list[Any]]]:
@@ -325,11 +325,13 @@ def renew_reducers() -> None:
                 make_new_reducer(wrapped)
 
 
-def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: dict[str, Any]) -> list[str]:
+def rebind(
+    previous: dict[object, Any], groups: dict[object, Any], namespace: dict[str, Any], holders: Iterable[Any] = ()
+) -> list[str]:
     """Point DDP modules and all other holders at the group that is now under an old one's key.
 
-    Returns notices about what could not be reached. What the namespace leads to is looked at first, since the garbage
-    collector does not know all containers (see `jdist.worker.groups.rebind`).
+    Returns notices about what could not be reached. ``holders``, and what the namespace leads to, are looked at first,
+    since the garbage collector does not know all containers (see `jdist.worker.groups.rebind`).
     """
     notices: list[str] = []
     old: list[ProcessGroup] = []
@@ -358,7 +360,7 @@ def rebind(previous: dict[object, Any], groups: dict[object, Any], namespace: di
         name = f"DistributedDataParallel({type(wrapped.module).__name__})"
         notices.append(f"{name} {why}; build it again from its .module{ON_REFORM}")
     replacement = Replacement(old, [new[id(group)] for group in old])
-    suspended = replacement.run(_reachable(namespace))
+    suspended = replacement.run((*holders, *_reachable(namespace)))
     notices += [f"{each} still holds a group of the last generation; {AGAIN}" for each in suspended]
     notices += [f"{each}; if it holds a group, {AGAIN}" for each in sorted(replacement.unsearched)]
     for holder, groups_inside in replacement.left():

@@ -9,7 +9,7 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeGuard
@@ -42,12 +42,13 @@ class GroupRegistry:
     """This worker's process groups. Callable from any thread; ``form`` only while no cell runs.
 
     ``on_group_made(index, spec, listeners)`` is called on the cell's thread when a cell has made a group; ``listeners``
-    are the sockets on which it made this rank listen.
+    are the sockets on which it made this rank listen. ``holders`` may hold groups of cells besides the namespace.
     """
 
-    def __init__(self, namespace: dict[str, Any], cluster: str = "jdist"):
+    def __init__(self, namespace: dict[str, Any], cluster: str = "jdist", holders: Iterable[Any] = ()):
         self.on_group_made: Callable[[int, GroupSpec, set[Endpoint]], None] = lambda _index, _spec, _listeners: None
         self._namespace = namespace
+        self._holders = tuple(holders)
         self._bound: dict[str, Any] = {}
         self.own_names: dict[str, Any] = {}  # What every rank has; one dict for all generations.
         self.store_client = StoreClient()
@@ -287,7 +288,7 @@ class GroupRegistry:
         """Make the new generation the one that is held; returns what the user must make again."""
         form = formation.form
         mesh = groups.pop("mesh", None)
-        notices = rebind(self._previous, groups, self._namespace)
+        notices = rebind(self._previous, groups, self._namespace, self._holders)
         if form.inheriting:
             renew_reducers()
         if form.is_after_abort:

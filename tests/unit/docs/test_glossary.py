@@ -55,6 +55,7 @@ PLAIN = set(
     conflict page askpass ping chosen leftover begin begun reach answer question
     to from aside buffer carry ddp index kind load memory rebuild refusal write
     attaching backlog batch module signal signals
+    comms deliver events models queue sent twin twins views widgets
     folded install installed standard traceback wheel
     attachment collective earlier finding heartbeat interrupt loss message
     operator origin output peer resizing resource starter sync trial

@@ -27,6 +27,7 @@ class Ranks:
         self.asynchronous = self
         self.sent: list[tuple[dict[int, str], Any]] = []
         self.pids = {0: 100, 1: 101}
+        self.world_size = 2
         self.hear: Callable[[Any], None] = lambda _heard: None
 
     def part(self, _kind: type) -> Ranks:
@@ -158,8 +159,17 @@ def test_ranks_that_come_to_differ_are_divided_at_rest_and_joined_again(bench: B
         bench.ranks.update(0, "a", value="new")
         assert bench.groups() == [[0, 1]]
     assert eventually(lambda: bench.groups() == [[0], [1]], 10)
+    apart = bench.twins()
     bench.ranks.update(1, "b", value="new")
     assert eventually(lambda: bench.groups() == [[0, 1]], 10)
+    assert eventually(lambda: all(twin.comm is None for twin in apart), 10)  # closed: no view has them
+    assert len(bench.widgets._twins) == 1
+
+
+def test_a_widget_whose_state_is_not_known_says_so(bench: Bench) -> None:
+    bench.display(r0="never opened")
+    assert bench.groups() == [[0]]
+    assert "run the cell again that shows it" in bench.note()
 
 
 def test_a_widget_that_is_new_in_a_view_is_shown_before_what_refers_to_it(bench: Bench) -> None:

@@ -118,6 +118,7 @@ def test_what_is_suspended_is_named() -> None:
 
 def test_nothing_is_searched_where_every_reference_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replacement, "_hidden", lambda _: pytest.fail("searched"))
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: pytest.fail("walked all that was imported"))
     old, new = [Handle()], Handle()
     holder = [1, old[0], {"a": old[0]}]  # the collector does not know the dict
     Replacement(old, [new]).run([holder[2]])
