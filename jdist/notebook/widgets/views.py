@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 _GATHER = 0.05  # Seconds in which other ranks may display the same, before a view is drawn,
 _GATHER_BY_RANK = 0.005  # and as many more for each rank of the world.
+_LONGEST_DRAWING = 10.0  # Seconds for which the end of a cell waits for its views; the first imports ipywidgets.
 _REST = 1.0  # Seconds without a change after which ranks that differ get tabs of their own.
 _LONGEST_WRITTEN = 4000  # Characters of what ranks write while they take events.
 _MOST_TITLE = 60  # Characters of a tab's title.
@@ -113,6 +114,15 @@ class RankWidgets:
             return False
         self._put(functools.partial(self._capture, item))
         return True
+
+    def settle(self, run: int) -> None:
+        """Wait until what ranks have displayed in a run, which is over, is drawn: what executes a notebook takes no
+        output of a cell that has ended.
+        """
+        drawn = threading.Event()
+        self._put(functools.partial(self._hurry, run))
+        self._put(drawn.set)
+        drawn.wait(_LONGEST_DRAWING)
 
     def _put(self, event: Callable[[], None]) -> None:
         self._events.put(event)
@@ -207,6 +217,11 @@ class RankWidgets:
         view.due = time.monotonic() + _GATHER + _GATHER_BY_RANK * self._cluster.world_size
         if not self._pids:
             self._look_for_new_processes()
+
+    def _hurry(self, run: int) -> None:
+        for view in self._views:
+            if view.run == run and view.update is None:
+                view.due = time.monotonic()
 
     def _find_view(self, run: int, name: Name) -> View | None:
         """Where the rank's display belongs, behind its last one of the run: to an equal one, or to the next place."""

@@ -131,6 +131,14 @@ def both(bench: Bench, first: str = "same", second: str = "same") -> None:
     bench.display(r0="a", r1="b")
 
 
+def test_the_end_of_a_run_waits_until_what_it_displays_is_drawn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "_GATHER", 3600.0)
+    bench.ranks.open(0, "a", value="x")
+    bench.display(r0="a")
+    bench.widgets.settle(1)
+    assert len(bench.place.shown) == 1
+
+
 def test_a_widget_that_is_the_same_is_shown_once_and_its_events_go_to_all(bench: Bench) -> None:
     both(bench)
     assert bench.groups() == [[0, 1]]
