@@ -255,7 +255,9 @@ class RankWidgets:
             if change.custom is not None:
                 content, buffers = change.custom
                 twin.send(content, list(buffers))
-            elif not change.is_echo:
+            elif change.is_echo:
+                twin.echo(change.state)
+            else:
                 page_id = functools.partial(self._page_id, tuple(twin.comm_ids))
                 state = {k: v for k, v in change.state.items() if all(map(page_id, references(v)))}
                 twin.change(renamed(state, page_id))
@@ -337,7 +339,7 @@ class RankWidgets:
             return
         state = renamed(dict(self._models.state(column[0])), ids.get)
         if (known := self._twins.get(column)) is not None:
-            known.change(state)
+            known.follow(state)
             return
         twin = self._twins[column] = Twin(dict(column), self._ids[column], state, self._send)
         for name in column:
