@@ -126,6 +126,7 @@ def show(path: Path, is_saved: bool = False) -> int:
     else:
         if is_saved:
             nb.metadata["language_info"] = language  # the kernel's says which Python ran it
+            nb.metadata.pop("widgets", None)  # without a kernel, they would be dead
             nbformat.write(nb, path)
         return 0
     # A cluster outlives its notebook, but nobody will come back to this one.

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -75,6 +76,22 @@ for turn in range(3):
     dist.barrier()
     time.sleep(1)"""
 LOOKS = "%%dist\nstep, loss"
+SLIDES = """%%dist
+import ipywidgets as widgets, jdist, time
+rate = widgets.FloatLogSlider(value=0.001, min=-4, max=0, description="rate")
+stop = widgets.Button(description="stop", icon="stop")
+heard = widgets.Label("the rate has not been changed yet")
+is_stopped = []
+rate.observe(lambda e: setattr(heard, "value", f"the rate was {e['old']:.3f}, and is now {e['new']:.3f}"), "value")
+stop.on_click(is_stopped.append)
+widgets.VBox([widgets.HBox([rate, stop]), heard])"""
+STEERED = """%%dist
+loss = 2.0 + rank / 10
+while not is_stopped:
+    loss *= 1 - rate.value / 10
+    jdist.log(loss=loss, rate=rate.value)
+    time.sleep(0.02)
+    jdist.process_events()"""
 
 
 @contextlib.contextmanager
@@ -299,6 +316,26 @@ def panel_of_widgets(lab: Lab) -> None:
             save(notebook.output(1).screenshot(), "panel")
 
 
+def lab_widgets(lab: Lab) -> None:
+    """A slider that all ranks show, and a training that takes what it says."""
+    with notebook_of(lab, "slider", SLIDES, STEERED, height=1200) as notebook:
+        notebook.run(1)
+        slider = notebook.output(1).get_by_role("slider")
+        expect(slider).to_have_count(1)
+        notebook.start(2)
+        expect(notebook.output(2).locator("canvas")).to_have_count(2)
+        slider.focus()
+        for _ in range(22):
+            notebook.page.keyboard.press("ArrowRight")
+            notebook.page.wait_for_timeout(50)
+        expect(notebook.output(1)).to_contain_text(re.compile(r"and is now 0\.[1-9]"))
+        notebook.page.wait_for_timeout(1500)  # so that the loss falls
+        part = together(notebook.cell(1), notebook.cell(2), margin=0)
+        save(notebook.page.screenshot(clip=part), "lab-widgets")  # type: ignore[arg-type]
+        notebook.output(1).get_by_role("button", name="stop").click()
+        notebook.until_over(2)
+
+
 PICTURES: dict[str, Callable[[Lab], None]] = {
     "hang": hang,
     "lab-output": lab_output,
@@ -309,6 +346,7 @@ PICTURES: dict[str, Callable[[Lab], None]] = {
     "lab-debug": lab_debug,
     "lab-metrics": lab_metrics,
     "lab-resources": lab_resources,
+    "lab-widgets": lab_widgets,
     "panel": panel_of_widgets,
 }
 

@@ -157,7 +157,7 @@ ipywidgets.IntSlider(5)
     frames = shown(cluster, code)
     end = frames.plain[-1]
     names = "IntProgress, IntSlider, interactive"
-    assert end.count(f"[0-3] {names}: widgets of ranks are not connected to the notebook; ") == 1
+    assert end.count(f"[0-3] {names}: widgets of ranks are not connected here, ") == 1
     assert end.count("widgets of ranks") == frames.html.count("widgets of ranks") == 1
     assert "(value=" not in end + frames.html
     assert "[0-3] stays" in end

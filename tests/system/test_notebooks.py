@@ -19,6 +19,8 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 
+from support.server.logins import Logins
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 NAMES = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
 
@@ -42,15 +44,22 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A runtime folder for this test; a cluster that a failed notebook has left is stopped."""
+    """A runtime folder for this test, and a host behind ssh; a cluster that a failed notebook has left is stopped."""
     # Not under tmp_path: the kernel's sockets lie in it, and a socket's path may have 107 characters only.
-    with tempfile.TemporaryDirectory(prefix="jdist-nb-") as runtime:
+    with (
+        tempfile.TemporaryDirectory(prefix="jdist-nb-") as runtime,
+        tempfile.TemporaryDirectory(prefix="jdist-at-") as hosts,
+    ):
         monkeypatch.setenv("JUPYTER_RUNTIME_DIR", runtime)
+        monkeypatch.setenv("JDIST_SSH", str(Logins(Path(hosts)).program))
+        monkeypatch.setenv("JDIST_AT_PYTHON", sys.executable)
         # Keeps the debugger's note about frozen modules out of the outputs.
         monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
         yield
-        if any(Path(runtime).iterdir()):
-            subprocess.run([sys.executable, "-m", "jdist", "stop"], timeout=60, check=False, capture_output=True)
+        for folder, where in ((Path(runtime), ()), (Path(hosts, "login"), ("--at", "login"))):
+            if folder.exists() and any(folder.iterdir()):
+                stop = [sys.executable, "-m", "jdist", "stop", *where]
+                subprocess.run(stop, timeout=60, check=False, capture_output=True)
 
 
 def test_there_are_notebooks() -> None:

@@ -16,6 +16,7 @@ import pexpect
 import pytest
 
 import jdist
+from jdist.core.outcome import WIDGET_VIEW
 
 BIN = Path(sys.executable).parent
 LONG = 120.0
@@ -93,6 +94,15 @@ def test_an_executed_notebook_has_each_output_once(program: str, cluster: jdist.
     assert sum("trained" in text for text in shown) == 1, shown
     assert "run " in shown[-1]
     assert done.stderr.count("\n") < 60, "its log is not flooded"
+
+
+def test_an_executed_notebook_has_the_widgets_of_ranks(cluster: jdist.Cluster, tmp_path: Path) -> None:
+    displays = "%%dist\nimport ipywidgets\nipywidgets.IntSlider()"
+    book = notebook_of(tmp_path, f"%load_ext jdist\n%dist attach {cluster.name}", displays)
+    done = run("jupyter", "nbconvert", "--execute", "--to", "notebook", "--inplace", book.name, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (output,) = (o for o in nbformat.read(book, 4).cells[-1].outputs if WIDGET_VIEW in o.get("data", {}))
+    assert output["data"]["text/plain"] == "widget of ranks 0-3"
 
 
 def test_a_script_of_jupyter_run_writes_whole_lines_into_a_file(cluster: jdist.Cluster, tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def without_widgets(names: Sequence[str]) -> str:
     found = sorted(set(names))
     more = f" and {len(found) - _MOST_WIDGETS} more" if len(found) > _MOST_WIDGETS else ""
     return (
-        f"{', '.join(found[:_MOST_WIDGETS])}{more}: widgets of ranks are not connected to the notebook; print what "
-        f"they show, or create them in a cell of the notebook's own and send their values with {typed('push')}"
+        f"{', '.join(found[:_MOST_WIDGETS])}{more}: widgets of ranks are not connected here, only below their cell in "
+        "a notebook's page; print what they show"
     )
 
 

@@ -4,8 +4,8 @@ To libraries, a rank looks like a notebook's kernel for what they display, and l
 for everything else.
 
 Libraries look at different facts to find out whether they run in a notebook, at a prompt or in a launched process, and
-choose widgets, HTML or text, or refuse distributed training, by the answer. Displays travel to the notebook as those of
-its own kernel do, but widgets have no connection to it. Each of these facts is set here:
+choose widgets, HTML or text, or refuse distributed training, by the answer. Displays and widgets
+appear in the notebook as those of its own kernel do, but progress bars stay text. Each of these facts is set here:
 
 =====================================================  ==========================================================
 ``sys.ps1``                                            Lightning (Fabric and Trainer), matplotlib
