@@ -101,9 +101,6 @@ class WidgetScreen(Protocol):
     def capture(self, item: Text | Display | Clear) -> bool:
         """Whether it is shown by the output widgets that have captured it."""
 
-    def settle(self, run: int) -> None:
-        """Wait until all widgets are shown that ranks have displayed in a run, which is over."""
-
 
 class RunDisplay:
     """One run on a screen. ``notices`` come first: what the user should know, such as a rank that died since. Names
@@ -138,7 +135,6 @@ class RunDisplay:
         self._events: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._output = Replaceable(screen)
         self._widgets = widgets if isinstance(screen, NotebookScreen) and screen.is_live else None
-        self._has_widgets = False
         self._metrics = MetricDisplay(run, screen)
         self._began = time.monotonic() - run.seconds
         self._next = time.monotonic() + _FIRST
@@ -182,8 +178,6 @@ class RunDisplay:
             return False
         with contextlib.suppress(KeyboardInterrupt):
             missing_names.advise(self._cluster, self._run, self._namespace)
-            if self._widgets is not None and self._has_widgets:
-                self._widgets.settle(self._run.number)
         self._draw()
         self._run.on_late = self._show_late
         if self._interrupts and all(o.ok for o in self._run.outcomes.values()):
@@ -314,7 +308,6 @@ class RunDisplay:
             return False
         if not self._output.is_shown:
             self._draw(is_needed=True)
-        self._has_widgets = True
         widgets.show(self._run.number, item, self._output.place)
         return True
 

@@ -30,7 +30,6 @@ class Twin(Widget):  # type: ignore[misc]
         self.leader = min(self.comm_ids)  # The rank whose widget it shows.
         self.is_disabled = False
         self._shown = dict(state)
-        self._awaited: dict[str, Any] = {}  # What a page has set, and the leader has not echoed.
         self._on_event = on_event
         for name in _CLASS:
             if name in state:
@@ -52,17 +51,6 @@ class Twin(Widget):  # type: ignore[misc]
         if changed:
             self.send_state(changed)
 
-    def echo(self, state: Mapping[str, Any]) -> None:
-        """The leader has taken what a page has set: this one, which may be ahead of it, or another client's."""
-        self.follow(state)
-        for name, value in state.items():
-            if name in self._awaited and self._awaited[name] == value:
-                del self._awaited[name]
-
-    def follow(self, state: Mapping[str, Any]) -> None:
-        """Show the leader's state, but for what a page has set and the leader has not taken yet."""
-        self.change({name: value for name, value in state.items() if name not in self._awaited})
-
     def disable(self) -> None:
         """Have the page's events go nowhere."""
         self.is_disabled = True
@@ -72,7 +60,6 @@ class Twin(Widget):  # type: ignore[misc]
     def set_state(self, sync_data: Mapping[str, Any]) -> None:
         """A page has changed the state."""
         self._shown.update(sync_data)
-        self._awaited.update(sync_data)
         if JUPYTER_WIDGETS_ECHO:  # for other pages
             self._send(*_update("echo_update", sync_data))
         self._tell(*_update("update", sync_data))

@@ -41,7 +41,6 @@ _log = logging.getLogger(__name__)
 
 _GATHER = 0.05  # Seconds in which other ranks may display the same, before a view is drawn,
 _GATHER_BY_RANK = 0.005  # and as many more for each rank of the world.
-_LONGEST_DRAWING = 10.0  # Seconds for which the end of a cell waits for its views; the first imports ipywidgets.
 _REST = 1.0  # Seconds without a change after which ranks that differ get tabs of their own.
 _LONGEST_WRITTEN = 4000  # Characters of what ranks write while they take events.
 _MOST_TITLE = 60  # Characters of a tab's title.
@@ -116,15 +115,6 @@ class RankWidgets:
             return False
         self._put(functools.partial(self._capture, item))
         return True
-
-    def settle(self, run: int) -> None:
-        """Wait until what ranks have displayed in a run, which is over, is drawn: what executes a notebook takes no
-        output of a cell that has ended.
-        """
-        drawn = threading.Event()
-        self._put(functools.partial(self._hurry, run))
-        self._put(drawn.set)
-        drawn.wait(_LONGEST_DRAWING)
 
     def _put(self, event: Callable[[], None]) -> None:
         self._events.put(event)
@@ -224,11 +214,6 @@ class RankWidgets:
         if not self._pids:
             self._look_for_new_processes()
 
-    def _hurry(self, run: int) -> None:
-        for view in self._views:
-            if view.run == run and view.update is None:
-                view.due = time.monotonic()
-
     def _find_view(self, run: int, name: Name) -> View | None:
         """Where the rank's display belongs, behind its last one of the run: to an equal one, or to the next place."""
         own = [view for view in self._views if view.run == run and not view.is_cleared]
@@ -261,9 +246,7 @@ class RankWidgets:
             if change.custom is not None:
                 content, buffers = change.custom
                 twin.send(content, list(buffers))
-            elif change.is_echo:
-                twin.echo(change.state)
-            else:
+            elif not change.is_echo:
                 page_id = functools.partial(self._page_id, tuple(twin.comm_ids))
                 state = {k: v for k, v in change.state.items() if all(map(page_id, references(v)))}
                 twin.change(renamed(state, page_id))
@@ -345,7 +328,7 @@ class RankWidgets:
             return
         state = renamed(dict(self._models.state(column[0])), ids.get)
         if (known := self._twins.get(column)) is not None:
-            known.follow(state)
+            known.change(state)
             return
         twin = self._twins[column] = Twin(dict(column), self._ids[column], state, self._send)
         for name in column:

@@ -53,8 +53,8 @@ class Ranks:
         content = CommContent("open", TARGET, msgspec.json.encode({"state": state}))
         self.hear(CommReceived((rank,), comm_id, content))
 
-    def update(self, rank: int, comm_id: str, method: str = "update", **state: Any) -> None:
-        data = msgspec.json.encode({"method": method, "state": state})
+    def update(self, rank: int, comm_id: str, **state: Any) -> None:
+        data = msgspec.json.encode({"method": "update", "state": state})
         self.hear(CommReceived((rank,), comm_id, CommContent("msg", "", data)))
 
 
@@ -130,14 +130,6 @@ def both(bench: Bench, first: str = "same", second: str = "same") -> None:
     bench.ranks.open(0, "a", value=first)
     bench.ranks.open(1, "b", value=second)
     bench.display(r0="a", r1="b")
-
-
-def test_the_end_of_a_run_waits_until_what_it_displays_is_drawn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_GATHER", 3600.0)
-    bench.ranks.open(0, "a", value="x")
-    bench.display(r0="a")
-    bench.widgets.settle(1)
-    assert len(bench.place.shown) == 1
 
 
 def test_a_widget_that_is_the_same_is_shown_once_and_its_events_go_to_all(bench: Bench) -> None:
@@ -272,19 +264,3 @@ def test_a_view_of_a_cluster_that_is_gone_says_so(bench: Bench) -> None:
     bench.groups()
     bench.ranks.hear(Stopped("its node was shut down"))
     assert eventually(lambda: "not connected any more: its node was shut down" in bench.note(), 10)
-
-
-def test_what_a_page_has_set_stays_while_the_ranks_are_behind(bench: Bench) -> None:
-    both(bench)
-    assert bench.groups() == [[0, 1]]
-    (twin,) = bench.twins()
-    twin.set_state({"value": "first"})
-    twin.set_state({"value": "second"})
-    for rank, model in enumerate("ab"):
-        bench.ranks.update(rank, model, method="echo_update", value="first")
-    bench.widgets._put(lambda: bench.widgets._draw(bench.views[0]))
-    bench.widgets.settle(1)
-    assert twin.get_state()["value"] == "second"
-    bench.ranks.update(0, "a", method="echo_update", value="second")
-    bench.ranks.update(0, "a", method="echo_update", value="of another page")
-    assert eventually(lambda: twin.get_state()["value"] == "of another page", 10)
