@@ -109,9 +109,10 @@ class NotebookPlace:
 
 def _is_output_widget(shell: Any) -> bool:
     """Whether output goes into a widget, ``with ipywidgets.Output()``. Front ends ignore updates there."""
-    widgets = sys.modules.get("ipywidgets")
-    if widgets is None or not hasattr(shell, "get_parent"):
+    if "ipywidgets" not in sys.modules or not hasattr(shell, "get_parent"):
         return False
+    import ipywidgets as widgets  # waits for another thread that imports it at present
+
     request = shell.get_parent().get("header", {}).get("msg_id")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # ipywidgets has no other way to list its widgets
