@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import functools
 import html
+import importlib
 import json
 import logging
 import os
@@ -111,8 +112,7 @@ def _is_output_widget(shell: Any) -> bool:
     """Whether output goes into a widget, ``with ipywidgets.Output()``. Front ends ignore updates there."""
     if "ipywidgets" not in sys.modules or not hasattr(shell, "get_parent"):
         return False
-    import ipywidgets as widgets  # waits for another thread that imports it at present
-
+    widgets = importlib.import_module("ipywidgets")  # waits for another thread that imports it at present
     request = shell.get_parent().get("header", {}).get("msg_id")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # ipywidgets has no other way to list its widgets
