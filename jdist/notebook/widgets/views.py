@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_GATHER = 0.05  # Seconds in which other ranks may display the same, before a view is drawn.
+_FIRST = 0.3  # Seconds in which other ranks may display the same before a view is drawn, unless the cell ends.
+_GATHER = 0.05  # Seconds in which more of a view may change before it is drawn again.
 _REST = 1.0  # Seconds without a change after which ranks that differ get tabs of their own.
 _MOST_UPDATES = 500  # A second, of all twins together: a Jupyter server drops messages of a kernel that are too many.
 _LONGEST_FINISH = 10.0  # Seconds for which the end of a cell waits at most until its widgets are shown.
@@ -234,7 +235,7 @@ class RankWidgets:
         if view not in self._views:
             self._views.append(view)
         view.roots[name[0]] = name[1]
-        view.due = time.monotonic() + _GATHER
+        view.due = time.monotonic() + (_FIRST if view.box is None else _GATHER)
         if not self._pids:
             self._look_for_new_processes()
 
