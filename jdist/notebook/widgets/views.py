@@ -112,7 +112,7 @@ class RankWidgets:
 
     def clear(self, run: int, item: Clear) -> None:
         """Ranks have cleared the output of their cells, or will with the next that they show."""
-        self._put(functools.partial(self._clear, run, set(item.ranks), waits=item.wait))
+        self._put(functools.partial(self._clear, run, set(item.ranks)))
 
     def finish(self, ranks: Collection[int]) -> None:
         """A run of these ranks is over: have all that they have displayed shown before the cell ends.
@@ -247,12 +247,12 @@ class RankWidgets:
         same = (view for view in later if any(print_of(root) == print_of(name) for root in view.roots.items()))
         return next(same, None) or next(iter(later), None)
 
-    def _clear(self, run: int, ranks: set[int], *, waits: bool) -> None:
+    def _clear(self, run: int, ranks: set[int]) -> None:
         for view in self._views:
             if view.run == run and not ranks.isdisjoint(view.roots):
                 view.roots = {rank: root for rank, root in view.roots.items() if rank not in ranks}
                 view.is_cleared = not view.roots
-                view.due = time.monotonic() + (_GATHER if waits else 0.0)
+                view.due = time.monotonic() + _GATHER  # what they show next often takes its place
 
     def _finish(self, ranks: set[int], parent: Any, is_finished: threading.Event) -> None:
         try:
