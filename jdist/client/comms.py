@@ -88,6 +88,10 @@ class RankComms:
         if ranks not in self._tasks:
             self._tasks[ranks] = asyncio.ensure_future(self._deliver_all(ranks))
 
+    def is_sending(self, ranks: tuple[int, ...]) -> bool:
+        """Whether messages to comms of exactly these ranks have not been taken yet; from any thread."""
+        return ranks in self._tasks
+
     def _tell(self, heard: Heard) -> None:
         if self._listener is not None:
             self._listener(heard)
@@ -133,6 +137,8 @@ class RankComms:
         try:
             while self._waiting.get(ranks):
                 final = await self._deliver(ranks)
+                if final.gone:
+                    self._tell(final)  # else the next batch would hide it
         except JdistError as e:
             final = EventsPending(ranks, e.message)
         finally:
@@ -187,10 +193,7 @@ class RankComms:
         if silent:
             text = f"{describe_ranks(silent, 'does')} not answer; the change is delivered as soon as all ranks do"
         else:
-            text = (
-                f"the change reaches {_named(ranks)} at the next jdist.process_events() of the cell that runs on "
-                f"{_named(busy)}, or at its end"
-            )
+            text = _awaited(ranks, busy)
         self._tell(EventsPending(ranks, text))
         return None
 
@@ -198,7 +201,11 @@ class RankComms:
         """Wait until all ranks have taken a batch, or the run in which they were to is over."""
         while len(self._taken[batch]) < len(ranks) and run in self._runs:
             self._changed.clear()
-            await self._changed.wait()
+            try:
+                async with asyncio.timeout(_ANSWER):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._tell(EventsPending(ranks, _awaited(ranks, [r for r in ranks if r not in self._taken[batch]])))
 
     def _close(self) -> None:
         for task in self._tasks.values():
@@ -216,11 +223,18 @@ def _result(
     if failed:
         rank, why = next(iter(failed.items()))
         return EventsPending(ranks, f"{_named(failed)} did not get the last change: rank {rank}: {why}")
-    late = [rank for rank, each in taken.items() if at.call > 0 and each["call"] != at.call]
-    if late:
+    late = [rank for rank, each in taken.items() if each["call"] != at.call]
+    if at.call > 0 and late and len({each["call"] for each in taken.values()}) > 1:
         text = f"not in step: {_named(late)} took the last change at another call of jdist.process_events()"
         return EventsPending(ranks, text)
     return EventsPending(ranks, "")
+
+
+def _awaited(ranks: Collection[int], busy: Collection[int]) -> str:
+    return (
+        f"the change reaches {_named(ranks)} at the next jdist.process_events() of the cell that runs on "
+        f"{_named(busy)}, or at its end"
+    )
 
 
 def _named(ranks: Collection[int]) -> str:

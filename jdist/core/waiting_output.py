@@ -14,6 +14,7 @@ class WaitingOutput:
 
     def __init__(self) -> None:
         self.items: list[Arrived] = []
+        self._replaceable: set[str] = set()  # What comms' messages that wait can be replaced by.
 
     def add(self, arrived: float, item: OutputItem) -> None:
         """Have an item wait, in place of those that need not be sent any more because of it."""
@@ -26,8 +27,11 @@ class WaitingOutput:
             end_of = item.rank, item.stream
             self._drop(end, lambda each: isinstance(each, Tail) and (each.rank, each.stream) == end_of)
         elif isinstance(item, CommSent):
-            if item.replaces:
-                self._drop(end, lambda each: isinstance(each, CommSent) and each.replaces == item.replaces)
+            if item.replaces in self._replaceable:  # there may be thousands of other items: it is sought from the end
+                alike = (at for at in reversed(range(end)) if _replaces(self.items[at][1]) == item.replaces)
+                del self.items[next(alike)]
+            elif item.replaces:
+                self._replaceable.add(item.replaces)
         elif end and isinstance(last := self.items[-1][1], Clear) and last.area == item.area:
             self._drop_displays(end - 1, item.area)
         self._append(self.items, (arrived, item))
@@ -60,3 +64,7 @@ class WaitingOutput:
             arrived = arrived[0], replace(item, wait=item.wait and last.wait)
             del items[-1]
         items.append(arrived)
+
+
+def _replaces(item: OutputItem) -> str:
+    return item.replaces if isinstance(item, CommSent) else ""

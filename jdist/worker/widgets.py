@@ -140,7 +140,7 @@ class EventQueue:
     def _handle(self, event: CommEvent) -> bool:
         """Whether there is the comm that the event is for. An observer's error is shown, as in any notebook."""
         comm_id = event.comm_ids.get(self._rank(), "")
-        found = comm.get_comm_manager().get_comm(comm_id)
+        found = comm.get_comm_manager().comms.get(comm_id)  # get_comm would warn the user
         if found is None:
             return False
         content = {"comm_id": comm_id, "data": msgspec.json.decode(event.data)}

@@ -12,7 +12,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from jdist.client.cluster import Cluster
@@ -98,6 +98,9 @@ class WidgetScreen(Protocol):
     def clear(self, run: int, item: Clear) -> None:
         """Ranks have cleared the output of their cells."""
 
+    def finish(self, ranks: Collection[int]) -> None:
+        """A run of these ranks is over: show all that they have displayed before its cell ends."""
+
     def capture(self, item: Text | Display | Clear) -> bool:
         """Whether it is shown by the output widgets that have captured it."""
 
@@ -176,6 +179,8 @@ class RunDisplay:
             self._draw(is_needed=True)
             self.follow_in_background()
             return False
+        if self._widgets is not None:
+            self._widgets.finish(self._run.ranks)
         with contextlib.suppress(KeyboardInterrupt):
             missing_names.advise(self._cluster, self._run, self._namespace)
         self._draw()

@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import functools
 import html
+import importlib
 import json
 import logging
 import os
@@ -108,9 +109,9 @@ class NotebookPlace:
 
 def _is_output_widget(shell: Any) -> bool:
     """Whether output goes into a widget, ``with ipywidgets.Output()``. Front ends ignore updates there."""
-    widgets = sys.modules.get("ipywidgets")
-    if widgets is None or not hasattr(shell, "get_parent"):
+    if "ipywidgets" not in sys.modules or not hasattr(shell, "get_parent"):
         return False
+    widgets = importlib.import_module("ipywidgets")  # waits for another thread that imports it at present
     request = shell.get_parent().get("header", {}).get("msg_id")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # ipywidgets has no other way to list its widgets

@@ -31,9 +31,7 @@ class WidgetModel:
     """One widget of one rank. ``state`` is as its front end gets it, with buffers in their places."""
 
     state: dict[str, Any]
-    is_open: bool = True
     clears: bool = False  # The next captured output takes the place of what there is.
-    custom: list[tuple[Any, tuple[bytes, ...]]] = field(default_factory=list)
 
 
 @dataclass
@@ -53,6 +51,7 @@ class RankModels:
 
     def __init__(self) -> None:
         self._models: dict[Name, WidgetModel] = {}
+        self._attached: dict[Name, None] = {}  # Those of no view that refer to others.
 
     def __contains__(self, name: Name) -> bool:
         return name in self._models
@@ -70,12 +69,15 @@ class RankModels:
         if content.kind == "open" and content.target != TARGET:
             return None
         if content.kind == "close":
+            self._attached.pop(name, None)
             return Change(name, is_closed=True) if self._models.pop(name, None) is not None else None
         data = msgspec.json.decode(content.data)
         state = data.get("state", {})
         _put_buffers(state, data.get("buffer_paths", ()), content.buffers)
         if content.kind == "open":
             self._models[name] = WidgetModel(state)
+            if state.get("_view_name") is None and any(references(state)):
+                self._attached[name] = None
             return Change(name, state, is_new=True)
         if (model := self._models.get(name)) is None:
             return None
@@ -133,17 +135,14 @@ class RankModels:
     def attached_to(self, names: Sequence[Name]) -> list[Name]:
         """The widgets of no view that refer to one of these, such as the link of two sliders."""
         rank, known = names[0][0], {comm_id for _, comm_id in names}
-        found = []
-        for name, model in self._models.items():
-            has_view = model.state.get("_view_name") is not None or model.state.get("_model_name") == "LayoutModel"
-            if name[0] == rank and name[1] not in known and not has_view and known & set(references(model.state)):
-                found.append(name)
-        return found
+        others = [name for name in self._attached if name[0] == rank and name[1] not in known]
+        return [name for name in others if not known.isdisjoint(references(self._models[name].state))]
 
     def forget(self, rank: int) -> None:
         """Forget the widgets of a rank."""
         for name in [name for name in self._models if name[0] == rank]:
             del self._models[name]
+            self._attached.pop(name, None)
 
 
 def references(value: Any) -> Iterator[str]:

@@ -29,6 +29,9 @@ class Twin(Widget):  # type: ignore[misc]
         self.comm_ids = dict(comm_ids)
         self.leader = min(self.comm_ids)  # The rank whose widget it shows.
         self.is_disabled = False
+        self.is_saved = False
+        self._ahead: set[str] = set()  # Traits that a page has set, perhaps before the ranks.
+        self._unsent: set[str] = set()
         self._shown = dict(state)
         self._on_event = on_event
         for name in _CLASS:
@@ -42,27 +45,44 @@ class Twin(Widget):  # type: ignore[misc]
             return dict(self._shown)
         return {name: self._shown[name] for name in ([key] if isinstance(key, str) else key) if name in self._shown}
 
-    def change(self, state: Mapping[str, Any]) -> None:
-        """Show another state, or a part of it."""
+    def change(self, state: Mapping[str, Any]) -> bool:
+        """Have another state, or a part of it; whether the next `flush` has something to send to the page."""
         changed = {
             name: value for name, value in state.items() if name not in self._shown or self._shown[name] != value
         }
+        if any(isinstance(self._shown[name], dict | list) for name in self._unsent.intersection(changed)):
+            self.flush()  # it may be a command, which is set and then reset
         self._shown.update(changed)
-        if changed:
-            self.send_state(changed)
+        self._unsent.update(changed)
+        self.is_saved = self.is_saved and not changed
+        return bool(changed)
+
+    def flush(self) -> None:
+        """Send the page what has changed."""
+        names, self._unsent = self._unsent, set()
+        self.send_state(names)
+
+    def follow(self, state: Mapping[str, Any], *, is_settled: bool) -> bool:
+        """Change to the state of a rank's widget, without what a page has set and the ranks have not taken."""
+        if is_settled:
+            self._ahead.clear()
+        return self.change({name: value for name, value in state.items() if name not in self._ahead})
 
     def disable(self) -> None:
         """Have the page's events go nowhere."""
         self.is_disabled = True
         if "disabled" in self._shown:
             self.change({"disabled": True})
+            self.flush()
 
     def set_state(self, sync_data: Mapping[str, Any]) -> None:
         """A page has changed the state."""
+        self._ahead.update(sync_data)
         self._shown.update(sync_data)
+        self.is_saved = False
         if JUPYTER_WIDGETS_ECHO:  # for other pages
-            self._send(*_update("echo_update", sync_data))
-        self._tell(*_update("update", sync_data))
+            self._send(*update_message("echo_update", sync_data))
+        self._tell(*update_message("update", sync_data))
 
     def _handle_custom_msg(self, content: Any, buffers: Iterable[Any]) -> None:
         self._tell({"method": "custom", "content": content}, tuple(bytes(each) for each in buffers))
@@ -72,7 +92,7 @@ class Twin(Widget):  # type: ignore[misc]
             self._on_event(self, event, buffers)
 
 
-def _update(method: str, state: Mapping[str, Any]) -> tuple[Event, tuple[bytes, ...]]:
+def update_message(method: str, state: Mapping[str, Any]) -> tuple[Event, tuple[bytes, ...]]:
     """A message that sets these traits, and its buffers."""
     bare, paths, buffers = _remove_buffers(dict(state))
     return {"method": method, "state": bare, "buffer_paths": paths}, tuple(map(bytes, buffers))

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jdist.client.cluster import Cluster
@@ -39,9 +39,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_GATHER = 0.05  # Seconds in which other ranks may display the same, before a view is drawn,
-_GATHER_BY_RANK = 0.005  # and as many more for each rank of the world.
+_FIRST = 0.3  # Seconds in which other ranks may display the same before a view is drawn, unless the cell ends.
+_GATHER = 0.05  # Seconds in which more of a view may change before it is drawn again.
 _REST = 1.0  # Seconds without a change after which ranks that differ get tabs of their own.
+_MOST_UPDATES = 500  # A second, of all twins together: a Jupyter server drops messages of a kernel that are too many.
+_LONGEST_FINISH = 10.0  # Seconds for which the end of a cell waits at most until its widgets are shown.
 _LONGEST_WRITTEN = 4000  # Characters of what ranks write while they take events.
 _MOST_TITLE = 60  # Characters of a tab's title.
 
@@ -61,14 +63,16 @@ class View:
         self.changed = 0.0  # When one of its widgets changed last.
         self.names: set[Name] = set()  # All widgets in it.
         self.columns: set[Class] = set()  # Those that a twin of it stands for.
-        self.name = ""  # Of the class of its widgets.
         self.note = ""
         self.written = ""  # What ranks have written while they took the last events.
         self.is_gone = False
         self.is_cleared = False
+        self.is_saved = False
+        self.named = ""
         self.update: Update | None = None
         self.box: Any = None
-        self.words: Any = None
+        self.content: Any = None  # A twin, or tabs of several.
+        self.words: Any = None  # Made for the first note.
 
     def covers(self, ranks: Sequence[int]) -> bool:
         """Whether these are exactly the ranks of a widget in it."""
@@ -81,6 +85,7 @@ class RankWidgets:
     def __init__(self, cluster: Cluster, kernel: Any):
         self._cluster = cluster
         self._comms: RankComms = cluster.asynchronous.part(RankComms)
+        self._kernel = kernel
         self._parentless = ParentlessContext(kernel)
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._known: set[Name] = set()  # Written on the client's loop only.
@@ -89,6 +94,8 @@ class RankWidgets:
         self._twins_of: dict[Name, list[Twin]] = {}
         self._ids: dict[Class, str] = {}  # Of models in the page, also before they are made.
         self._views: list[View] = []
+        self._changed: dict[Twin, None] = {}  # Twins of which the page does not have the newest state.
+        self._flush_due = 0.0
         self._pids: dict[int, int] = {}
         self._generation = 0
         self._is_over = False
@@ -107,7 +114,18 @@ class RankWidgets:
 
     def clear(self, run: int, item: Clear) -> None:
         """Ranks have cleared the output of their cells, or will with the next that they show."""
-        self._put(functools.partial(self._clear, run, set(item.ranks), waits=item.wait))
+        self._put(functools.partial(self._clear, run, set(item.ranks)))
+
+    def finish(self, ranks: Collection[int]) -> None:
+        """A run of these ranks is over: have all that they have displayed shown before the cell ends.
+
+        A program that executes the notebook reads only messages that say that this cell has caused them.
+        """
+        if self._thread is None:
+            return
+        is_finished = threading.Event()
+        self._put(functools.partial(self._finish, set(ranks), self._kernel.get_parent(), is_finished))
+        is_finished.wait(_LONGEST_FINISH)
 
     def capture(self, item: Text | Display | Clear) -> bool:
         """Whether all ranks' output widgets are known that have captured this; then they show it."""
@@ -126,7 +144,8 @@ class RankWidgets:
         """On the client's loop."""
         if isinstance(heard, CommReceived):
             names = {(rank, heard.comm_id) for rank in heard.ranks}
-            self._known = self._known - names if heard.content.kind == "close" else self._known | names
+            change = self._known.difference_update if heard.content.kind == "close" else self._known.update
+            change(names)
         self._put(functools.partial(self._handle, heard))
 
     def _watch(self, message: Message) -> None:
@@ -143,6 +162,7 @@ class RankWidgets:
     def _main(self) -> None:
         while not self._is_over:
             due = min((view.due for view in self._views), default=math.inf)
+            due = min(due, self._flush_due) if self._changed else due
             timeout = None if due == math.inf else max(0.0, due - time.monotonic())
             try:
                 self._events.get(timeout=timeout)()
@@ -157,6 +177,15 @@ class RankWidgets:
                         self._draw(view)
                     except Exception:
                         _log.exception("a widget of ranks could not be drawn")
+            if self._changed and self._flush_due <= time.monotonic():
+                self._flush()
+
+    def _flush(self) -> None:
+        """Have the page show the newest state of all twins."""
+        self._flush_due = time.monotonic() + len(self._changed) / _MOST_UPDATES
+        changed, self._changed = self._changed, {}
+        for twin in changed:
+            twin.flush()
 
     def _handle(self, heard: Heard) -> None:
         match heard:
@@ -172,9 +201,11 @@ class RankWidgets:
                 for view in self._views:
                     if view.covers(heard.ranks) and not view.is_gone:
                         self._say(view, heard.text, view.written)
+                        view.due = min(view.due, time.monotonic() + _REST)
             case Stopped():
                 for view in self._views:
                     self._disable(view, f"not connected any more: {heard.reason}")
+                self._flush()
                 self._is_over = True
 
     def _show_output(self, item: OutputItem) -> None:
@@ -206,11 +237,10 @@ class RankWidgets:
         updated = (view for view in self._views if display.is_update and handle in view.handles)
         view = next(updated, None) or self._find_view(run, name) or View(run, place)
         view.handles.add(handle)
-        view.name = str(display.data.get("text/plain", "widget")).partition("(")[0]
         if view not in self._views:
             self._views.append(view)
         view.roots[name[0]] = name[1]
-        view.due = time.monotonic() + _GATHER + _GATHER_BY_RANK * self._cluster.world_size
+        view.due = time.monotonic() + (_FIRST if view.box is None else _GATHER)
         if not self._pids:
             self._look_for_new_processes()
 
@@ -222,12 +252,23 @@ class RankWidgets:
         same = (view for view in later if any(print_of(root) == print_of(name) for root in view.roots.items()))
         return next(same, None) or next(iter(later), None)
 
-    def _clear(self, run: int, ranks: set[int], *, waits: bool) -> None:
+    def _clear(self, run: int, ranks: set[int]) -> None:
         for view in self._views:
             if view.run == run and not ranks.isdisjoint(view.roots):
                 view.roots = {rank: root for rank, root in view.roots.items() if rank not in ranks}
                 view.is_cleared = not view.roots
-                view.due = time.monotonic() + (_GATHER if waits else 0.0)
+                view.due = time.monotonic() + _GATHER  # what they show next often takes its place
+
+    def _finish(self, ranks: set[int], parent: Any, is_finished: threading.Event) -> None:
+        try:
+            for view in [view for view in self._views if view.roots.keys() <= ranks]:
+                if view.due < math.inf:
+                    view.due, view.changed = math.inf, -math.inf  # its ranks are at rest
+                    self._draw(view)
+                self._save(view, parent)
+            self._flush()
+        finally:
+            is_finished.set()
 
     def _capture(self, item: Text | Display | Clear) -> None:
         for rank in item.ranks:
@@ -237,6 +278,8 @@ class RankWidgets:
     def _apply(self, change: Change) -> None:
         """Have the twins of a widget show what has changed of it."""
         now = time.monotonic()
+        if change.is_closed:
+            self._close(change.name)
         for view in self._views:
             if change.name in view.names:
                 view.changed, view.due = now, min(view.due, now + _REST)
@@ -245,16 +288,37 @@ class RankWidgets:
                 continue
             if change.custom is not None:
                 content, buffers = change.custom
+                twin.flush()
                 twin.send(content, list(buffers))
             elif not change.is_echo:
                 page_id = functools.partial(self._page_id, tuple(twin.comm_ids))
                 state = {k: v for k, v in change.state.items() if all(map(page_id, references(v)))}
-                twin.change(renamed(state, page_id))
+                if twin.change(renamed(state, page_id)):
+                    self._changed[twin] = None
                 if len(state) < len(change.state):  # it refers to widgets that are new in the view
                     self._draw_soon(change.name)
         if change.is_new and change.state.get("_view_name") is None:
             for comm_id in references(change.state):
                 self._draw_soon((change.name[0], comm_id))
+
+    def _close(self, name: Name) -> None:
+        """A rank has closed a widget."""
+        rank, comm_id = name
+        for view in self._views:
+            if view.roots.get(rank) == comm_id:
+                del view.roots[rank]
+                view.is_cleared = not view.roots
+                self._draw_soon(name)
+        for twin in [twin for twin in self._twins_of.get(name, ()) if twin.leader == rank]:
+            self._close_twin(tuple(twin.comm_ids.items()))
+
+    def _close_twin(self, column: Class) -> None:
+        self._ids.pop(column, None)
+        if (twin := self._twins.pop(column, None)) is not None:
+            self._changed.pop(twin, None)
+            for name in column:
+                self._twins_of[name].remove(twin)
+            twin.close()
 
     def _draw_soon(self, name: Name) -> None:
         for view in self._views:
@@ -273,6 +337,7 @@ class RankWidgets:
         if view.is_gone:
             return
         if view.is_cleared:
+            self._views.remove(view)
             self._publish(view)
             return
         roots = [*sorted(view.roots.items())]
@@ -289,7 +354,8 @@ class RankWidgets:
         twins = [twin for each in values if (twin := self._tree(view, each)) is not None]
         view.classes = values
         self._arrange(view, twins)
-        self._close(replaced)
+        for column in replaced.difference(*(each.columns for each in self._views)):
+            self._close_twin(column)
 
     @staticmethod
     def _group(roots: Sequence[Name], print_of: Callable[[Name], bytes]) -> list[Class]:
@@ -311,24 +377,23 @@ class RankWidgets:
             self._twin(column, ids)
         return self._twins.get(roots)
 
-    def _close(self, columns: set[Class]) -> None:
-        """Close the twins that no view has any more."""
-        for column in columns.difference(*(view.columns for view in self._views)):
-            if (twin := self._twins.pop(column, None)) is not None:
-                twin.close()
-                for name in column:
-                    self._twins_of[name].remove(twin)
-            self._ids.pop(column, None)
-
     def _twin(self, column: Class, ids: Mapping[str, str]) -> None:
         """Make the twin of these widgets, or have it show their state."""
         from jdist.notebook.widgets.twins import Twin  # only here: it imports ipywidgets
 
         if column[0] not in self._models:
             return
-        state = renamed(dict(self._models.state(column[0])), ids.get)
+        ranks, state = tuple(rank for rank, _ in column), self._models.state(column[0])
+
+        def page_id(comm_id: str) -> str | None:
+            return ids.get(comm_id) or self._page_id(ranks, comm_id)
+
+        if not all(map(page_id, references(state))):
+            return  # the link to a widget that is not shown, or not yet
+        state = renamed(dict(state), page_id)
         if (known := self._twins.get(column)) is not None:
-            known.change(state)
+            if known.follow(state, is_settled=not self._comms.is_sending(ranks)):
+                self._changed[known] = None
             return
         twin = self._twins[column] = Twin(dict(column), self._ids[column], state, self._send)
         for name in column:
@@ -336,46 +401,70 @@ class RankWidgets:
 
     def _arrange(self, view: View, twins: Sequence["Twin"]) -> None:
         """Put the twins into the view's box: one by itself, several as tabs, and below them what is to be said."""
-        from ipywidgets import HTML, Layout, Tab, VBox  # only here: it takes a while to import
+        from ipywidgets import Tab, VBox  # only here: it takes a while to import
 
-        if view.box is None:
-            view.words = HTML(layout=Layout(display="none"))
-            view.box = VBox((view.words,))
-        content: Any = None
         if len(twins) > 1:
             titles = [_title(twin.comm_ids) for twin in twins]
-            old = view.box.children[0]
-            content = old if isinstance(old, Tab) else Tab()
-            content.children, content.titles = tuple(twins), tuple(titles)
-        elif twins:
-            content = twins[0]
-        view.box.children = (content, view.words) if content is not None else (view.words,)
+            view.content = view.content if isinstance(view.content, Tab) else Tab()
+            view.content.children, view.content.titles = tuple(twins), tuple(titles)
+        else:
+            view.content = twins[0] if twins else None
+        view.box = view.box or VBox()
         if not twins:
             self._say(view, "its state is not known here: run the cell again that shows it")
-        if view.update is None:
+        self._fill(view)
+        view.is_saved = False
+        if view.named != describe_ranks(view.roots):
             self._publish(view)
 
     def _publish(self, view: View) -> None:
         bundle: dict[str, Any] = {"text/plain": ""}
         if not view.is_cleared:
-            bundle = {"text/plain": f"{view.name} of ranks", WIDGET_VIEW: view.box.get_view_spec()}
+            view.named = describe_ranks(view.roots)
+            bundle = {"text/plain": f"widget of {view.named}", WIDGET_VIEW: view.box.get_view_spec()}
         if view.update is None:
             view.update = view.place.show(bundle)
         else:
             view.update(bundle)
 
+    def _save(self, view: View, parent: Any) -> None:
+        """Tell again what is new of a view's widgets, as what a cell has caused."""
+        from jdist.notebook.widgets.twins import update_message
+
+        widgets = [twin for name in view.names for twin in self._twins_of.get(name, ()) if not twin.is_saved]
+        for twin in widgets:
+            twin.is_saved = True
+        if view.box is not None and not view.is_saved:
+            own = [view.box, *(each for each in view.box.children if hasattr(each, "layout"))]
+            widgets += [part for each in own for part in (each, each.layout, getattr(each, "style", None)) if part]
+            view.is_saved = True
+        kernel = self._kernel
+        for widget in widgets:
+            data, buffers = update_message("update", widget.get_state())
+            content = {"comm_id": widget.model_id, "data": data}
+            kernel.session.send(kernel.iopub_socket, "comm_msg", content, parent=parent, buffers=list(buffers))
+
     def _say(self, view: View, note: str, written: str = "") -> None:
         """Show this below the view; "" for nothing."""
-        if view.words is None or (view.note, view.written) == (note, written):
+        if (view.note, view.written) == (note, written) or view.box is None:
             return
-        view.note, view.written = note, written
+        from ipywidgets import HTML
+
+        view.note, view.written, view.is_saved = note, written, False
         parts = [f'<div role="status" style="opacity:.75">{html.escape(note)}</div>'] if note else []
         parts += [markup.pre(markup.to_html(written.rstrip("\n")))] if written.strip() else []
+        view.words = view.words or HTML()
         view.words.value = "".join(parts)
-        view.words.layout.display = None if parts else "none"
+        self._fill(view)
+
+    @staticmethod
+    def _fill(view: View) -> None:
+        has_words = view.note or view.written.strip()
+        view.box.children = tuple(part for part in (view.content, has_words and view.words) if part)
 
     def _set_gone(self, names: set[Name], advice: str) -> None:
         """Disable the views that show one of these widgets, which do not exist any more."""
+        names = {name for name in names if name in self._models}  # not those that were closed since
         for view in self._views:
             if gone := {rank for rank, comm_id in names & view.names}:
                 has = "no longer has" if len(gone) == 1 else "no longer have"

@@ -228,3 +228,52 @@ def test_comms_that_are_gone_and_errors_are_told() -> None:
         assert isinstance(heard[-1], Stopped)
 
     play(scene)
+
+
+def test_ranks_that_took_them_at_the_end_of_the_run_are_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their cell went on after its last call; meanwhile the listener is told what the events wait for."""
+    monkeypatch.setattr(comms, "_ANSWER", 0.01)
+
+    async def scene(made: RankComms, cluster: Cluster, heard: list[Heard]) -> None:
+        cluster.points = [{0: EventPoint(7, 5), 1: EventPoint(7, 5)}]
+
+        async def query(ranks: tuple[int, ...], op: Any, _timeout: float) -> Mapping[int, Any]:
+            if isinstance(op, PrepareEvents):
+                return {rank: cluster.points[0][rank] for rank in ranks}
+            return dict.fromkeys(ranks, Ack())
+
+        async def submit(_code: str, ranks: tuple[int, ...], **_: object) -> Run:
+            for rank in ranks:
+                cluster.receive(Output(8, sent(rank, {"batch": 1, "call": 0, "unknown": []}, TAKEN)))
+            return Run("")
+
+        cluster.query, cluster.submit = query, submit  # type: ignore[method-assign]
+        told = asyncio.Event()
+        made.listen(lambda what: (heard.append(what), told.set()))
+        made.send(IDS, update(1))
+        assert made.is_sending((0, 1))
+        await told.wait()
+        cluster.active.clear()
+        cluster.receive(RunEnded(7, "", 1.0))
+
+    first, *_, last = [h for h in play(scene) if isinstance(h, EventsPending)]
+    assert "at the next jdist.process_events() of the cell that runs on ranks 0-1" in first.text
+    assert last == EventsPending((0, 1), "")
+
+
+def test_that_a_comm_is_gone_is_told_although_more_events_follow() -> None:
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        cluster.points, cluster.unknown = [{0: EventPoint(7, 5), 1: EventPoint(7, 5)}], {1: ["b"]}
+        ask = cluster.query
+
+        async def query(ranks: tuple[int, ...], op: Any, timeout: float) -> Mapping[int, Any]:
+            answers = await ask(ranks, op, timeout)
+            if isinstance(op, DeliverEvents) and cluster.unknown:
+                cluster.unknown = {}
+                made.send({0: "c", 1: "d"}, update(1))
+            return answers
+
+        cluster.query = query  # type: ignore[method-assign]
+        made.send(IDS, {"method": "custom"})
+
+    assert EventsPending((0, 1), "", ((1, "b"),)) in play(scene)

@@ -64,7 +64,7 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     monkeypatch.setattr(widgets, "_queues", [])
     made = Rank()
     monkeypatch.setattr(comm, "create_comm", comm.create_comm)  # as it was, after the test
-    monkeypatch.setattr(comm.get_comm_manager(), "get_comm", {"a": made.comm}.get)
+    monkeypatch.setattr(comm.get_comm_manager(), "comms", {"a": made.comm})
     loop = asyncio.new_event_loop()
     made.queue.connect(loop, contextvars.copy_context())
     yield made

@@ -26,6 +26,7 @@ class Ranks:
     def __init__(self) -> None:
         self.asynchronous = self
         self.sent: list[tuple[dict[int, str], Any]] = []
+        self.sending: set[tuple[int, ...]] = set()
         self.pids = {0: 100, 1: 101}
         self.world_size = 2
         self.hear: Callable[[Any], None] = lambda _heard: None
@@ -38,6 +39,9 @@ class Ranks:
 
     def watch(self, watcher: Callable[[Any], None]) -> None:
         self.tell = watcher
+
+    def is_sending(self, ranks: tuple[int, ...]) -> bool:
+        return ranks in self.sending
 
     def send(self, comm_ids: dict[int, str], event: Any, _buffers: object) -> None:
         self.sent.append((dict(comm_ids), event))
@@ -53,9 +57,29 @@ class Ranks:
         content = CommContent("open", TARGET, msgspec.json.encode({"state": state}))
         self.hear(CommReceived((rank,), comm_id, content))
 
+    def close(self, rank: int, comm_id: str) -> None:
+        self.hear(CommReceived((rank,), comm_id, CommContent("close", "", b"{}")))
+
     def update(self, rank: int, comm_id: str, **state: Any) -> None:
         data = msgspec.json.encode({"method": "update", "state": state})
         self.hear(CommReceived((rank,), comm_id, CommContent("msg", "", data)))
+
+
+class Kernel:
+    """What views use of a kernel; it notes what cells have caused."""
+
+    iopub_socket = None
+
+    def __init__(self) -> None:
+        self.session = self
+        self.caused: dict[str, dict[str, Any]] = {}
+
+    def get_parent(self) -> str:
+        return "cell"
+
+    def send(self, _socket: object, kind: str, content: Any, *, parent: str, buffers: object) -> None:
+        assert (kind, parent, buffers) == ("comm_msg", "cell", [])
+        self.caused.setdefault(content["comm_id"], {}).update(content["data"]["state"])
 
 
 class Place:
@@ -100,7 +124,8 @@ class Bench:
         return list(content.children) if hasattr(content, "titles") else [content]
 
     def note(self, nth: int = 0) -> str:
-        return str(self.views[nth].words.value)
+        words = self.views[nth].words
+        return "" if words is None else str(words.value)
 
 
 @pytest.fixture
@@ -108,7 +133,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(views, "_REST", 0.1)
     monkeypatch.setattr(views, "bridge", lambda: Loop)
     ranks: Any = Ranks()
-    widgets = RankWidgets(ranks, None)
+    widgets = RankWidgets(ranks, Kernel())
     yield Bench(ranks, widgets)
     ranks.hear(Stopped("over"))
     thread = widgets._thread
@@ -264,3 +289,101 @@ def test_a_view_of_a_cluster_that_is_gone_says_so(bench: Bench) -> None:
     bench.groups()
     bench.ranks.hear(Stopped("its node was shut down"))
     assert eventually(lambda: "not connected any more: its node was shut down" in bench.note(), 10)
+
+
+def test_at_the_end_of_a_run_its_widgets_are_shown_and_the_cell_has_caused_their_state(bench: Bench) -> None:
+    both(bench)
+    bench.widgets.finish([0, 1])
+    assert bench.place.shown[0]["text/plain"] == "widget of ranks 0-1"
+    (twin,) = bench.twins()
+    caused = bench.widgets._kernel.caused
+    assert caused[twin.model_id]["value"] == "same"
+    assert caused[bench.views[0].box.model_id]["children"] == [f"IPY_MODEL_{twin.model_id}"]
+    caused.clear()
+    bench.ranks.update(0, "a", value="of a later cell")
+    bench.ranks.update(1, "b", value="of a later cell")
+    bench.widgets.finish([0, 1])
+    assert caused[twin.model_id]["value"] == "of a later cell"
+    caused.clear()
+    bench.widgets.finish([0, 1])
+    assert caused == {}
+
+
+def test_a_widget_that_its_rank_closes_leaves_the_page(bench: Bench) -> None:
+    for rank in (0, 1):
+        bench.ranks.open(rank, "inner", value=1)
+        bench.ranks.open(rank, "outer", children=["IPY_MODEL_inner"])
+    bench.display(r0="outer", r1="outer")
+    bench.groups()
+    (inner,) = bench.widgets._twins_of[0, "inner"]
+    for rank in (0, 1):
+        bench.ranks.close(rank, "inner")
+    assert eventually(lambda: inner.comm is None, 10)
+    bench.ranks.hear(EventsPending((0, 1), "", ((0, "inner"), (1, "inner"))))  # an event was on its way
+    bench.widgets.finish([0, 1])
+    assert not bench.views[0].is_gone
+    for rank in (0, 1):
+        bench.ranks.close(rank, "outer")
+    assert eventually(lambda: WIDGET_VIEW not in bench.place.shown[0], 10)
+    assert bench.views == []
+
+
+def test_a_link_is_made_once_both_of_its_widgets_are_shown(bench: Bench) -> None:
+    bench.ranks.open(0, "a", value=1)
+    bench.ranks.open(0, "b", value=2)
+    ends = {"source": ["IPY_MODEL_a", "value"], "target": ["IPY_MODEL_b", "value"]}
+    bench.ranks.open(0, "l", _view_name=None, **ends)
+    bench.display(r0="a")
+    bench.groups()
+    assert (0, "l") not in bench.widgets._twins_of
+    bench.display(r0="b")
+    bench.groups(1)
+    (link,) = bench.widgets._twins_of[0, "l"]
+    of = bench.widgets._twins_of
+    assert link.get_state("source")["source"] == [f"IPY_MODEL_{of[0, 'a'][0].model_id}", "value"]
+    assert link.get_state("target")["target"] == [f"IPY_MODEL_{of[0, 'b'][0].model_id}", "value"]
+
+
+def test_what_a_page_has_set_stays_until_the_ranks_have_taken_it(bench: Bench) -> None:
+    both(bench)
+    bench.groups()
+    (twin,) = bench.twins()
+    bench.ranks.sending.add((0, 1))
+    twin._handle_msg({"content": {"data": {"method": "update", "state": {"value": "typed"}}}, "buffers": []})
+    bench.ranks.update(0, "a", other=1)
+    bench.ranks.update(1, "b", other=1)
+    bench.widgets.finish([0, 1])  # draws the view again
+    assert twin.get_state("value") == {"value": "typed"}
+    bench.ranks.sending.clear()
+    bench.ranks.hear(EventsPending((0, 1), ""))
+    assert eventually(lambda: twin.get_state("value") == {"value": "same"}, 10)  # the ranks did not take it
+
+
+def test_of_many_changes_the_page_gets_the_newest_and_of_commands_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "_REST", 100.0)
+    both(bench)
+    bench.groups()
+    (twin,) = bench.twins()
+    sent: list[Any] = []
+    twin.send_state = lambda names: sent.append(twin.get_state(names))
+    for value in range(2000):
+        bench.ranks.update(0, "a", value=value)
+    bench.widgets.finish([0, 1])
+    assert sent[-1] == {"value": 1999}
+    assert len(sent) < 1000
+    commands = [{"restyle": 1}, None, {"restyle": 2}, None]
+    for command in commands:
+        bench.ranks.update(0, "a", command=command)
+    bench.widgets.finish([0, 1])
+    assert [state["command"] for state in sent if "command" in state] == commands
+
+
+def test_the_text_of_a_view_names_the_ranks_that_have_come_later(bench: Bench) -> None:
+    bench.ranks.open(0, "a", value=1)
+    bench.ranks.open(1, "b", value=1)
+    bench.display(r0="a")
+    assert eventually(lambda: any(e["text/plain"] == "widget of rank 0" for e in bench.place.shown), 10)
+    bench.display(r1="b")
+    assert eventually(lambda: any(e["text/plain"] == "widget of ranks 0-1" for e in bench.place.shown), 10)
