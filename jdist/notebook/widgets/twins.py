@@ -50,7 +50,7 @@ class Twin(Widget):  # type: ignore[misc]
         changed = {
             name: value for name, value in state.items() if name not in self._shown or self._shown[name] != value
         }
-        if any(isinstance(self._shown[name], dict | list) for name in self._unsent.intersection(changed)):
+        if not all(isinstance(self._shown[name], int | float | str) for name in self._unsent.intersection(changed)):
             self.flush()  # it may be a command, which is set and then reset
         self._shown.update(changed)
         self._unsent.update(changed)

@@ -362,7 +362,7 @@ def test_what_a_page_has_set_stays_until_the_ranks_have_taken_it(bench: Bench) -
 def test_of_many_changes_the_page_gets_the_newest_and_of_commands_all(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "_REST", 100.0)
+    monkeypatch.setattr(views, "_REST", 100.0)  # the first rank is far ahead
     both(bench)
     bench.groups()
     (twin,) = bench.twins()
@@ -370,12 +370,14 @@ def test_of_many_changes_the_page_gets_the_newest_and_of_commands_all(
     twin.send_state = lambda names: sent.append(twin.get_state(names))
     for value in range(2000):
         bench.ranks.update(0, "a", value=value)
+    bench.ranks.update(1, "b", value=value)
     bench.widgets.finish([0, 1])
     assert sent[-1] == {"value": 1999}
     assert len(sent) < 1000
     commands = [{"restyle": 1}, None, {"restyle": 2}, None]
     for command in commands:
         bench.ranks.update(0, "a", command=command)
+        bench.ranks.update(1, "b", command=command)
     bench.widgets.finish([0, 1])
     assert [state["command"] for state in sent if "command" in state] == commands
 
