@@ -65,6 +65,7 @@ class View:
         self.columns: set[Class] = set()  # Those that a twin of it stands for.
         self.note = ""
         self.written = ""  # What ranks have written while they took the last events.
+        self.is_old = False  # It was written before these.
         self.is_gone = False
         self.is_cleared = False
         self.is_saved = False
@@ -200,7 +201,9 @@ class RankWidgets:
             case EventsPending():
                 for view in self._views:
                     if view.covers(heard.ranks) and not view.is_gone:
-                        self._say(view, heard.text, view.written)
+                        is_taken = not heard.text
+                        self._say(view, heard.text, "" if is_taken and view.is_old else view.written)
+                        view.is_old = view.is_old or is_taken
                         view.due = min(view.due, time.monotonic() + _REST)
             case Stopped():
                 for view in self._views:
@@ -218,7 +221,9 @@ class RankWidgets:
             for view in self._views:
                 if not view.is_gone and view.roots and set(item.ranks) <= set(view.roots):
                     whose = "" if set(item.ranks) == set(view.roots) else f"[{RankSet(item.ranks)}] "
-                    self._say(view, view.note, (view.written + whose + item.text)[-_LONGEST_WRITTEN:])
+                    before = "" if view.is_old else view.written
+                    view.is_old = False
+                    self._say(view, view.note, (before + whose + item.text)[-_LONGEST_WRITTEN:])
 
     def _look_for_new_processes(self) -> None:
         """Find the ranks whose processes have been replaced since the last look."""

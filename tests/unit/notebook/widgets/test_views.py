@@ -264,6 +264,12 @@ def test_a_view_says_what_it_waits_for_and_what_its_observers_write(bench: Bench
     assert eventually(lambda: bench.note() == "", 10)
     bench.ranks.hear(EventOutput(Text((1,), "stderr", "ValueError: no\n")))
     assert eventually(lambda: "[1] ValueError: no" in bench.note(), 10)
+    bench.ranks.hear(EventsPending((0, 1), ""))
+    bench.ranks.hear(EventOutput(Text((0, 1), "stdout", "later\n")))
+    assert eventually(lambda: "later" in bench.note() and "ValueError" not in bench.note(), 10)
+    bench.ranks.hear(EventsPending((0, 1), ""))
+    bench.ranks.hear(EventsPending((0, 1), ""))  # of events at which nothing was written
+    assert eventually(lambda: bench.note() == "", 10)
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
