@@ -1,12 +1,16 @@
-"""64 ranks on one machine start, run, hang, are named, come free and go on with their names."""
+"""64 ranks on one machine start, run, hang, are named, come free, go on with their names, and follow one slider."""
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable
 
 import jdist
 from support.cells import ALL_REDUCE
+from support.notebook import Cell, Notebook
 from support.waits import eventually
+from support.widget_page import STEERED, Page
 
 SIZE = 64
 MISSING = 37
@@ -27,3 +31,23 @@ def test_64_ranks(fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     assert {o.kind for rank, o in run.outcomes.items() if rank != MISSING} == {"interrupted"}
     expected = {rank: (float(SIZE), 3.0 * rank) for rank in range(SIZE)}
     assert own.run(f"{ALL_REDUCE}, kept.sum().item()", timeout=120).values == expected
+    steer(own)
+
+
+def steer(own: jdist.Cluster) -> None:
+    """Move one slider for all ranks, while they train."""
+    with contextlib.closing(Notebook()) as notebook:
+        notebook.run(f"%dist attach {own.name}")
+        page, moved = Page(notebook, own), False
+        model = page.show()
+
+        def move(cell: Cell) -> None:
+            nonlocal moved
+            if "begun" in cell.text and not moved:
+                moved = True
+                page.move(model, 9)
+
+        shown = page.execute(STEERED, move)
+        assert shown.status == "ok", shown.text
+        assert re.search(rf"^\[0-{SIZE - 1}\] \d+$", shown.text, re.MULTILINE), shown.text  # the same step on each
+        notebook.run("%dist detach")
