@@ -7,6 +7,7 @@ same traits take the place of older ones. All methods are called on the link's l
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ class RankComms:
         self._parts: dict[tuple[tuple[int, ...], str], list[bytes]] = {}
         self._waiting: dict[tuple[int, ...], dict[object, CommEvent]] = {}  # By ranks; None of them: a batch goes on.
         self._tasks: dict[tuple[int, ...], asyncio.Task[None]] = {}
-        self._batches = itertools.count(1)
+        self._batches = itertools.count(secrets.randbits(48))  # Another client's are other numbers.
         self._taken: dict[int, dict[int, Mapping[str, Any]]] = {}  # By batch and rank.
         self._changed = asyncio.Event()  # Set when a rank has taken a batch, or a run has ended.
         attachment.route(self._handle)

@@ -29,7 +29,7 @@ from jdist.core.messages.runs import Clear, CommSent, Display, OutputItem, Tail,
 from jdist.core.messages.status import ClusterFacts, Stopped
 from jdist.core.outcome import WIDGET_VIEW
 from jdist.core.ranks import RankSet, describe_ranks, ranks_by
-from jdist.notebook.output.screen import OutputPlace, Update
+from jdist.notebook.output.screen import OutputPlace, Update, line
 from jdist.notebook.text import markup
 from jdist.notebook.widgets.context import ParentlessContext
 from jdist.notebook.widgets.models import Change, Name, RankModels, references, renamed
@@ -171,13 +171,12 @@ class RankWidgets:
                 pass
             except Exception:
                 _log.exception("a widget of ranks could not be shown")
-            for view in self._views:
-                if view.due <= time.monotonic():
-                    view.due = math.inf
-                    try:
-                        self._draw(view)
-                    except Exception:
-                        _log.exception("a widget of ranks could not be drawn")
+            for view in [view for view in self._views if view.due <= time.monotonic()]:
+                view.due = math.inf
+                try:
+                    self._draw(view)
+                except Exception:
+                    _log.exception("a widget of ranks could not be drawn")
             if self._changed and self._flush_due <= time.monotonic():
                 self._flush()
 
@@ -426,7 +425,7 @@ class RankWidgets:
         bundle: dict[str, Any] = {"text/plain": ""}
         if not view.is_cleared:
             view.named = describe_ranks(view.roots)
-            bundle = {"text/plain": f"widget of {view.named}", WIDGET_VIEW: view.box.get_view_spec()}
+            bundle = {**line(f"widget of {view.named}"), WIDGET_VIEW: view.box.get_view_spec()}
         if view.update is None:
             view.update = view.place.show(bundle)
         else:
