@@ -62,7 +62,8 @@ def connections() -> Iterator[tuple[socket.socket, Endpoint, Endpoint]]:
     """A duplicate of each connected TCP socket with its local and remote endpoint."""
     for sock in _inet_sockets(listening=False):
         with contextlib.suppress(OSError):  # not connected
-            yield sock, endpoint(sock.getsockname()), endpoint(sock.getpeername())
+            there = endpoint(sock.getpeername())  # first: another thread may be connecting it
+            yield sock, endpoint(sock.getsockname()), there
 
 
 def own_listeners() -> set[Endpoint]:
