@@ -29,9 +29,9 @@ class Twin(Widget):  # type: ignore[misc]
         self.comm_ids = dict(comm_ids)
         self.leader = min(self.comm_ids)  # The rank whose widget it shows.
         self.is_disabled = False
-        self.is_saved = False
+        self.is_saved = False  # A cell's messages have its newest state.
         self._ahead: set[str] = set()  # Traits that a page has set, perhaps before the ranks.
-        self._unsent: set[str] = set()
+        self._unsent: set[str] = set()  # Traits of which the page has an older value.
         self._shown = dict(state)
         self._on_event = on_event
         for name in _CLASS:
