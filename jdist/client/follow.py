@@ -17,6 +17,7 @@ ANSWER_TIMEOUT = 3.0  # Seconds for a controller to answer.
 RETRY_AFTER = 2.0  # Seconds until a controller that did not answer is asked again.
 _log = logging.getLogger("jdist.client")
 
+_END = 5.0  # Seconds for a follower to end.
 _OBSERVE_TIMEOUT = 2.0  # Seconds for ranks to report what they do.
 _SHORTEST_PAUSE = 0.5  # Seconds from one poll to the next at least, although the cluster changes.
 _WATCHED_PAUSE = 1.0  # Seconds from one poll to the next at most, while cells run and a user watches.
@@ -90,7 +91,9 @@ class ClusterFollower(ABC):
     async def close(self) -> None:
         """Stop following, and detach."""
         self._following.cancel()
-        await asyncio.wait([self._following])
+        _, late = await asyncio.wait([self._following], timeout=_END)
+        if late:  # a fault of ours, which must not keep its caller from other clusters
+            _log.error("following cluster %s does not end: %s", self.connection.name, self._following)
 
     async def _follow(self) -> None:
         while True:

@@ -85,6 +85,7 @@ class Link:
         self.is_dropped = False  # The controller lives, and does not know this client any more.
         # Starts it again and returns the link to it, or raises ConnectionLost; None for a client that only observes.
         self.successor: Callable[[], Awaitable[Link]] | None = None
+        self._is_open = False  # Whoever opens it is told of a failure by ``open`` itself, and the others of nothing.
         self._is_ending = False  # Its liveness connection has ended: whatever is sent now does not reach it.
         self._local_pid = 0  # The controller's process, if it is on this host and can be seen from here.
         self._on_event = on_event
@@ -92,7 +93,8 @@ class Link:
         self._changed = asyncio.Event()
         self._liveness: LivenessConnection | None = None
         self._dialling: asyncio.Task[None] | None = None
-        self._attached: asyncio.Future[Attached] = asyncio.get_running_loop().create_future()
+        self._attached: Attached | None = None
+        self._refusal = ""  # Why the controller does not let this client attach.
         address = (connection.host, connection.control_port)
         keys = (connection.server_key, connection.key)
         identity = f"c-{uuid.uuid4().hex}"
@@ -107,14 +109,17 @@ class Link:
         address = (self.connection.host, self.connection.data_port)
         try:
             async with asyncio.timeout(HELLO_TIMEOUT):
-                attached = await self._attached
-                is_here = find.is_here(self.connection)
-                started = start_time(attached.pid) if is_here else 0
-                self.connection = structs.replace(self.connection, pid=attached.pid, started=started)
-                while self.facts is None:
+                while self._attached is None or self.facts is None:
                     await self._changed.wait()
+                    self._check()
+                    if self._refusal:
+                        raise ProtocolError(self._refusal)
+            attached, is_here = self._attached, find.is_here(self.connection)
+            started = start_time(attached.pid) if is_here else 0
+            self.connection = structs.replace(self.connection, pid=attached.pid, started=started)
             self._liveness = await dial_liveness(address, attached.liveness_name, self._liveness_ended)
             self._local_pid = attached.pid if is_here and started else 0
+            self._is_open = True
         except OSError as e:
             self.close()
             at = f"{self.connection.host}:{self.connection.control_port}"
@@ -311,11 +316,13 @@ class Link:
         if self.host is not None:
             message = _named(message, self.connection.name)
         match message:
-            case Attached() if not self._attached.done():
-                self._attached.set_result(message)
+            case Attached() if self._attached is None:
+                self._attached = message
+                self._wake()
                 return
-            case RequestRefused(request="") if not self._attached.done():
-                self._attached.set_exception(ProtocolError(message.reason))
+            case RequestRefused(request="") if self._attached is None:
+                self._refusal = message.reason
+                self._wake()
                 return
             case ClusterFacts():
                 self.facts = message
@@ -327,6 +334,7 @@ class Link:
                 self.facts = structs.replace(self.facts, paused=tuple(r for r in self.facts.paused if r not in ranks))
             case Stopped():
                 self._end(message.reason)
+                return
         queue = self._waiting.get(getattr(message, "request", ""))
         if queue is None or isinstance(message, RunAccepted | RunFollowed | RunRecord):
             self._on_event(message)  # the run exists before its first output arrives
@@ -369,7 +377,8 @@ class Link:
         stopped = Stopped(reason, self.remedies if self.is_orphaned else ())
         for queue in self._waiting.values():
             queue.put_nowait(stopped)
-        self._on_event(stopped)
+        if self._is_open:
+            self._on_event(stopped)
         self._wake()
 
     def _wake(self) -> None:

@@ -398,6 +398,9 @@ class ClusterList:
                 await self._adopt("", running, others)
             except OSError:  # a file that cannot be read now is read again
                 is_settled = False
+            except Exception:  # a fault of ours: the next look may succeed
+                self._log.exception("jdist: could not look which clusters there are")
+                is_settled = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if is_settled else _RESCAN):
                     while not self._rescan.is_set() and await asyncio.to_thread(_changed_at) == seen:

@@ -39,3 +39,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in _first_failures.values():
         terminalreporter.section(f"{report.nodeid} ({report.when})", sep="_")
         terminalreporter.write_line(report.longreprtext)
+        for title, text in report.sections:
+            terminalreporter.section(title, sep="-")
+            terminalreporter.write_line(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure is shown with what the server wrote: a page shows only that nothing came."""
+    report = yield
+    server = getattr(item, "funcargs", {}).get("lab_server")
+    if report.failed and server is not None:
+        report.sections.append(("JupyterLab's server", server.said()))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -10,14 +10,14 @@ import pytest
 
 from jdist.client import link as link_module
 from jdist.client.link import CONTROLLER, Link
-from jdist.core.errors import ConnectionLost, UsageError
+from jdist.core.errors import ConnectionLost, ProtocolError, UsageError
 from jdist.core.messages.base import Message, Progress, QueryFailed
 from jdist.core.messages.membership import LivenessLost
 from jdist.core.messages.nodes import ClockReading, ReadClock
 from jdist.core.messages.observation import GetStack, StackText
 from jdist.core.messages.protocol import NodeQuery, NodeReply, RankQuery, RankReply
 from jdist.core.messages.runs import Interrupt
-from jdist.core.messages.status import RequestRefused, Stopped
+from jdist.core.messages.status import Attached, RequestRefused, Stopped
 from jdist.wire.transport.keys import Connection, KeyPair
 from jdist.wire.transport.streams import AGAIN, MESSAGE, read_head
 
@@ -36,6 +36,7 @@ class Answered(Link):
         self.lost = ""
         self.is_orphaned = self.is_dropped = False
         self.successor = None
+        self._is_open = True
         self._is_ending = False
         self._local_pid = 0
         self._changed = asyncio.Event()
@@ -174,6 +175,37 @@ def test_what_was_sent_last_leaves_before_the_end(monkeypatch: pytest.MonkeyPatc
         return kinds
 
     assert asyncio.run(scenario()) == [MESSAGE]
+
+
+OPENINGS = [
+    ([], asyncio.CancelledError, "^$"),
+    ([RequestRefused("", "another version")], ProtocolError, "another version"),
+    ([Attached("l", "0" * 32, "1", 7), Stopped("stopped by a client")], ConnectionLost, "c: stopped by a client"),
+]
+
+
+@pytest.mark.parametrize(("messages", "error", "text"), OPENINGS)
+def test_who_opens_a_link_gets_its_failure_and_nobody_else_is_told(
+    messages: list[Message], error: type[BaseException], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher that fails at news of a link that was never used would replace the error, even a cancellation."""
+    monkeypatch.setattr(link_module, "DialledPort", Port)
+    told: list[Message] = []
+
+    async def scenario() -> None:
+        link = Link(CONNECTION, told.append)
+        opening = asyncio.ensure_future(link.open("python"))
+        await asyncio.sleep(0)
+        for each in messages:
+            link._on_message(each)
+        if not messages:
+            opening.cancel()
+        async with asyncio.timeout(LONG):
+            await opening
+
+    with pytest.raises(error, match=text):
+        asyncio.run(scenario())
+    assert told == []
 
 
 def orphaned(successor: Link | None) -> Answered:
