@@ -320,8 +320,9 @@ async def _follow(supervisor: Any, lines: asyncio.StreamReader, report: Report) 
 
 
 def _new_supervisor(request: RayRequest) -> Any:
-    """Create the supervisor, on this host if Ray has room."""
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    """Create the supervisor on this host: on another node it would end with that node, and all other nodes with it."""
+    # Not soft: Ray then places an actor that needs no resources on any node.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     kind: Any = ray.remote(RaySupervisor)
     lasting = {"lifetime": "detached", "max_concurrency": 100}
     options = kind.options(name=request.name, num_cpus=0, scheduling_strategy=here, **lasting)

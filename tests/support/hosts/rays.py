@@ -68,7 +68,8 @@ import sys, logging, ray
 from ray._private.state import actors
 from ray.util import placement_group_table
 ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
-print(*(a["ActorClassName"] for a in actors().values() if a["State"] != "DEAD"))
+alive = [a for a in actors().values() if a["State"] != "DEAD"]
+print(*(a["ActorClassName"] + "@" * (a["Address"]["IPAddress"] == sys.argv[1].partition(":")[0]) for a in alive))
 print(*(p["name"] for p in placement_group_table().values() if p["state"] != "REMOVED"))
 """
 
@@ -150,7 +151,7 @@ class Rays:
         started.wait()
 
     def held(self) -> list[str]:
-        """Actors and placement groups that live."""
+        """Actors, with an @ if they are on the head, and placement groups that live."""
         done = subprocess.run([sys.executable, "-c", _HELD, self.address], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
