@@ -16,11 +16,19 @@ from msgspec import Struct
 
 from jdist.client.active_runs import ActiveRuns
 from jdist.client.attachment import Attachment
-from jdist.core.errors import JdistError
+from jdist.core.errors import JdistError, UsageError
 from jdist.core.messages.base import Message, QueryFailed
 from jdist.core.messages.runs import CommSent, Output, OutputItem, RunEnded
 from jdist.core.messages.status import Stopped
-from jdist.core.messages.widgets import TAKEN, CommContent, CommEvent, DeliverEvents, EventPoint, PrepareEvents
+from jdist.core.messages.widgets import (
+    TAKEN,
+    CommContent,
+    CommEvent,
+    DeliverEvents,
+    EventPoint,
+    PrepareEvents,
+    StoreEvents,
+)
 from jdist.core.rank_code import take_events
 from jdist.core.ranks import RankSet, describe_ranks
 
@@ -28,7 +36,8 @@ _MOST_WAITING = 1000  # Events that wait for the same ranks; of more, the oldest
 _ANSWER = 2.0  # Seconds for a rank to answer a query.
 _AGAIN = 0.3  # Seconds between two attempts while the ranks are in a cell that does not take events.
 _BETWEEN = 0.1  # Seconds between two batches for a cell that runs: each may hold it up for a moment.
-_LONGEST_PART = 30.0  # Seconds for a rank to send the next part of a large message.
+_PART = 1 << 20  # Bytes of a query: others that share its way wait no longer than that takes.
+_LONGEST_PART = 30.0  # Seconds for a rank to take a part of a large event.
 
 
 class CommReceived(Struct, frozen=True):
@@ -149,14 +158,19 @@ class RankComms:
 
     async def _deliver(self, ranks: tuple[int, ...]) -> EventsPending:
         """Deliver one batch; what is to be said of it. Raises JdistError."""
-        batch = next(self._batches)
-        while (at := await self._find_point(ranks)) is None:  # noqa: ASYNC110 — what it waits for is on the ranks
-            await asyncio.sleep(_AGAIN)
-        events = tuple(self._waiting.pop(ranks).values())
+        batch, link = next(self._batches), self._attachment.link
+        at = await self._wait_for_point(ranks)
+        events = msgspec.msgpack.encode(tuple(self._waiting.pop(ranks).values()))
         self._waiting[ranks] = {}
         self._taken[batch] = {}
         try:
-            link = self._attachment.link
+            if len(events) > _PART:  # that takes longer than ranks are held
+                for i in range(0, len(events), _PART):
+                    part = StoreEvents(batch, events[i : i + _PART])
+                    for rank, answer in (await link.query(ranks, part, _LONGEST_PART)).items():
+                        if isinstance(answer, QueryFailed):
+                            raise UsageError(f"rank {rank} could not take a large event: {answer.reason}")
+                events, at = b"", await self._wait_for_point(ranks)
             answers = await link.query(ranks, DeliverEvents(batch, events, at.run, at.call), _ANSWER)
             failed = {rank: body.reason for rank, body in answers.items() if isinstance(body, QueryFailed)}
             if at.run:
@@ -175,6 +189,12 @@ class RankComms:
         for item in message.items if isinstance(message, Output) else ():
             if not isinstance(item, CommSent):
                 self._tell(EventOutput(item))
+
+    async def _wait_for_point(self, ranks: tuple[int, ...]) -> EventPoint:
+        """Where all ranks can take events, once there is such a place."""
+        while (at := await self._find_point(ranks)) is None:  # noqa: ASYNC110 — what it waits for is on the ranks
+            await asyncio.sleep(_AGAIN)
+        return at
 
     async def _find_point(self, ranks: tuple[int, ...]) -> EventPoint | None:
         """Where all ranks can take events; None if they cannot at present, which the listener is told."""

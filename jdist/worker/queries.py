@@ -96,10 +96,8 @@ class QueryHandler:
                 return observation.StackText(self._observer.stack())
             case observation.GetTrace() | observation.ReadProfile():
                 return self._read_run(op)
-            case widgets.PrepareEvents():
-                return self._events.prepare(op)
-            case widgets.DeliverEvents():
-                return self._events.deliver(op)
+            case widgets.PrepareEvents() | widgets.StoreEvents() | widgets.DeliverEvents():
+                return self._events.answer(op)
             case values.Complete():
                 return complete(op.code, op.cursor, self._namespace)
             case values.Inspect():

@@ -22,12 +22,13 @@ import comm
 import msgspec
 
 from jdist.core.messages.base import Ack
-from jdist.core.messages.widgets import TAKEN, CommEvent, DeliverEvents, EventPoint, PrepareEvents
+from jdist.core.messages.widgets import TAKEN, CommEvent, DeliverEvents, EventPoint, PrepareEvents, RankOp, StoreEvents
 from jdist.worker.compat.ipykernel import errors_as_text
 
 _LONGEST_HOLD = 0.5  # Seconds.
 _AHEAD = 0.05  # Seconds for which a rank that is held can usually go on calling: the way to the client and back.
 _MOST_AHEAD = 64  # Calls of it at most.
+_MOST_STORED = 4  # Batches of which parts are kept.
 _TURN = 0.02  # Seconds for the event loop of a cell that awaits to show that it turns.
 
 _queues: list["EventQueue"] = []  # That of this process, if it is a rank.
@@ -67,7 +68,8 @@ class EventQueue:
         self._calls = 0
         self._recent = deque[float](maxlen=_MOST_AHEAD)  # When the newest calls were made (time.monotonic).
         self._held_at = 0  # The call that is not made before DeliverEvents comes; 0: it is free.
-        self._waiting: deque[DeliverEvents] = deque()
+        self._stored: dict[int, list[bytes]] = {}  # Parts of large batches.
+        self._waiting: deque[tuple[DeliverEvents, tuple[CommEvent, ...]]] = deque()
 
     def connect(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         """Have :func:`process_events` call this, in a process whose cells run in this loop and context."""
@@ -95,15 +97,27 @@ class EventQueue:
         """Take the events of a run's calls up to this one; by default, all."""
         while True:
             with self._lock:
-                due = (d for d in self._waiting if not call or (d.run == run and 0 < d.call <= call))
-                if (delivery := next(due, None)) is None:
+                due = (each for each in self._waiting if not call or (each[0].run == run and 0 < each[0].call <= call))
+                if (found := next(due, None)) is None:
                     return
-                self._waiting.remove(delivery)
-            unknown = [event.comm_ids.get(self._rank(), "") for event in delivery.events if not self._handle(event)]
+                self._waiting.remove(found)
+            delivery, events = found
+            unknown = [event.comm_ids.get(self._rank(), "") for event in events if not self._handle(event)]
             self._report({"batch": delivery.batch, "call": call, "unknown": unknown})
 
-    def prepare(self, _: PrepareEvents) -> EventPoint:
-        """A call that is not made before DeliverEvents comes; from any thread."""
+    def answer(self, op: RankOp) -> EventPoint | Ack:
+        """The reply to a query about events; from any thread."""
+        match op:
+            case PrepareEvents():
+                return self._prepare()
+            case StoreEvents():
+                self._store(op)
+            case DeliverEvents():
+                self._deliver(op)
+        return Ack()
+
+    def _prepare(self) -> EventPoint:
+        """A call that is not made before DeliverEvents comes."""
         run = self._present_run()
         if not run:
             return EventPoint(0)
@@ -114,16 +128,24 @@ class EventQueue:
                 return EventPoint(run, self._held_at)
         return EventPoint(run, awaits=self._turns())
 
-    def deliver(self, delivery: DeliverEvents) -> Ack:
-        """Have events wait for their call; from any thread."""
+    def _store(self, op: StoreEvents) -> None:
+        """Keep a part of a batch until it is delivered."""
         with self._lock:
+            self._stored.setdefault(op.batch, []).append(op.part)
+            if len(self._stored) > _MOST_STORED:  # its client is gone
+                del self._stored[next(iter(self._stored))]
+
+    def _deliver(self, delivery: DeliverEvents) -> None:
+        """Have events wait for their call."""
+        with self._lock:
+            data = b"".join((*self._stored.pop(delivery.batch, ()), delivery.events))
+            events = msgspec.msgpack.decode(data, type=tuple[CommEvent, ...]) if data else ()
             self._held_at = 0
-            if delivery.events:
-                self._waiting.append(delivery)
+            if events:
+                self._waiting.append((delivery, events))
             self._changed.notify_all()
         if delivery.call < 0 and self._loop is not None:
             self._loop.call_soon_threadsafe(self._take_in_loop, context=self._context)
-        return Ack()
 
     def _take_in_loop(self) -> None:
         if self._present_run():  # else a cell of jdist's own comes for them

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,16 @@ def test_between_cells_an_event_reaches_all_ranks_and_their_answer_the_page(page
     page.move(model, 70)  # more than the ranks allow
     assert eventually(lambda: "'value': 50" in page.state(model), 60)
     assert "[0-3] 50" in page.run("%%dist\nslider.value").text
+
+
+def test_a_file_that_is_larger_than_any_message_reaches_all_ranks(page: Page) -> None:
+    model = page.show("FileUpload")
+    content = random.Random(7).randbytes(70 << 20)
+    page.upload(model, content)
+    expected = f"[0-3] {len(content)} {hashlib.sha256(content).hexdigest()}"
+    received = "[(len(c), hashlib.sha256(c).hexdigest()) for c in (file.content for file in slider.value)]"
+    asked = f"%%dist\nimport hashlib\nprint(*sum({received}, ()))"
+    assert eventually(lambda: expected in page.run(asked).text, 60)
 
 
 def test_the_slider_of_a_rank_that_was_killed_is_disabled_and_a_new_one_works(page: Page) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jdist
@@ -32,15 +34,16 @@ class Page:
         self.run, self.execute = notebook.run, notebook.execute
         self._notebook = notebook
         client = notebook.client
+        client.session.copy_threshold = sys.maxsize  # pyzmq's thread for memory that is not copied would not end
         client.control_channel.send(client.session.msg("create_subshell_request", {}))
         self._subshell = client.control_channel.get_msg(timeout=60)["content"]["subshell_id"]
         self._numbers = itertools.count()
 
-    def show(self, **state: Any) -> str:
-        """Have all ranks show a slider as ``slider``; its model's id."""
+    def show(self, kind: str = "IntSlider", **state: Any) -> str:
+        """Have all ranks show a widget, called ``slider`` there; its model's id."""
         name = f"slider {next(self._numbers)}"
         options = "".join(f", {key}={value!r}" for key, value in state.items())
-        code = f"import ipywidgets\nslider = ipywidgets.IntSlider(description={name!r}{options})\nslider"
+        code = f"import ipywidgets\nslider = ipywidgets.{kind}(description={name!r}{options})\nslider"
         shown = self.run(f"%%dist\n{code}")
         assert WIDGET_VIEW in shown.displays[-1], "it is shown before the cell ends"
         assert shown.displays[-1]["text/plain"] == f"widget of ranks 0-{self.cluster.world_size - 1}"
@@ -50,11 +53,19 @@ class Page:
 
     def move(self, model: str, value: int) -> None:
         """Move the slider, also while a cell runs."""
+        self._update(model, {"value": value})
+
+    def upload(self, model: str, content: bytes) -> None:
+        """Choose a file with this content in a FileUpload."""
+        file = {"name": "data.bin", "type": "", "size": len(content), "last_modified": 1000}
+        self._update(model, {"value": [file]}, ["value", 0, "content"], content)
+
+    def _update(self, model: str, state: dict[str, Any], path: Sequence[str | int] = (), *buffers: bytes) -> None:
         session = self._notebook.client.session
-        data = {"method": "update", "state": {"value": value}, "buffer_paths": []}
+        data = {"method": "update", "state": state, "buffer_paths": [path] if buffers else []}
         message = session.msg("comm_msg", {"comm_id": model, "data": data})
         message["header"]["subshell_id"] = self._subshell
-        self._notebook.client.shell_channel.send(message)
+        session.send(self._notebook.client.shell_channel.socket, message, buffers=list(buffers))
 
     def state(self, model: str) -> str:
         return self._notebook.value(f"__import__('ipywidgets').Widget.widgets[{model!r}].get_state()")

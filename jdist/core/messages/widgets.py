@@ -46,16 +46,23 @@ class EventPoint(Message, frozen=True):
     awaits: bool = False  # The cell awaits, so that its event loop can take them.
 
 
+class StoreEvents(Message, frozen=True):
+    """The next part of a batch of events that is too large for one message; its DeliverEvents comes later."""
+
+    batch: int
+    part: bytes
+
+
 class DeliverEvents(Message, frozen=True):
     """Take events at a call of ``process_events`` in a run, at once in the event loop of a cell that awaits (-1), or
     when a cell of jdist's own asks for them (0).
     """
 
     batch: int
-    events: tuple[CommEvent, ...] = ()  # None: no events come after all.
+    events: bytes = b""  # CommEvents as msgpack, or the rest of them; b"" if none come after all.
     run: int = 0
     call: int = 0
 
 
-RankOp = PrepareEvents | DeliverEvents
+RankOp = PrepareEvents | StoreEvents | DeliverEvents
 RankReplyBody = EventPoint

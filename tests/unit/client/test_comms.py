@@ -16,13 +16,25 @@ from jdist.core.errors import UsageError
 from jdist.core.messages.base import Ack, Message, QueryFailed
 from jdist.core.messages.runs import CommSent, Output, RunEnded, Text
 from jdist.core.messages.status import Stopped
-from jdist.core.messages.widgets import TAKEN, CommContent, DeliverEvents, EventPoint, PrepareEvents
+from jdist.core.messages.widgets import (
+    TAKEN,
+    CommContent,
+    CommEvent,
+    DeliverEvents,
+    EventPoint,
+    PrepareEvents,
+    StoreEvents,
+)
 
 
 def sent(rank: int, data: object, comm_id: str = "a") -> tuple[CommSent, ...]:
     content = msgspec.msgpack.encode(CommContent("msg", "", json.dumps(data).encode()))
     half = len(content) // 2
     return CommSent((rank,), comm_id, content[:half], has_more=True), CommSent((rank,), comm_id, content[half:])
+
+
+def events_of(delivery: DeliverEvents, stored: bytes = b"") -> tuple[CommEvent, ...]:
+    return msgspec.msgpack.decode(stored + delivery.events, type=tuple[CommEvent, ...])
 
 
 class Run:
@@ -51,6 +63,8 @@ class Cluster:
         self.late: dict[int, int] = {}
         self.unknown: dict[int, list[str]] = {}
         self.is_refused = False
+        self.stored: list[StoreEvents] = []
+        self.full = ""
 
     def _set_route(self, handler: Callable[[Message], None]) -> None:
         self.receive = handler
@@ -66,7 +80,10 @@ class Cluster:
         if isinstance(op, PrepareEvents):
             points = self.points.pop(0) if len(self.points) > 1 else self.points[0]
             return {rank: points[rank] for rank in ranks}
-        if op.events:
+        if isinstance(op, StoreEvents):
+            self.stored.append(op)
+            return {rank: QueryFailed(self.full) if self.full else Ack() for rank in ranks}
+        if isinstance(op, DeliverEvents) and op.batch:
             self.delivered.append(op)
         if op.call:
             for rank in ranks:
@@ -130,7 +147,7 @@ def test_between_cells_a_cell_of_jdists_own_takes_events() -> None:
         await asyncio.gather(*made._tasks.values())
         assert cluster.own_cells == [(0, 1)]
         assert [(d.run, d.call) for d in cluster.delivered] == [(0, 0)]
-        assert cluster.delivered[0].events[0].comm_ids == IDS
+        assert events_of(cluster.delivered[0])[0].comm_ids == IDS
 
     assert play(scene) == [EventOutput(Text((0,), "stdout", "printed")), EventsPending((0, 1), "")]
 
@@ -165,14 +182,36 @@ def test_while_ranks_are_busy_the_newest_value_waits_and_clicks_do_all() -> None
             made.send(IDS, {"method": "custom", "content": click})
         made.send({0: "a"}, update(1))  # of one rank: by itself
         await asyncio.gather(*made._tasks.values())
-        first = next(d for d in cluster.delivered if len(d.events) > 1)
-        assert [json.loads(event.data) for event in first.events] == [
+        first = next(found for d in cluster.delivered if len(found := events_of(d)) > 1)
+        assert [json.loads(event.data) for event in first] == [
             update(499),
             *({"method": "custom", "content": click} for click in range(3)),
         ]
         assert any("at the next jdist.process_events()" in h.text for h in heard if isinstance(h, EventsPending))
 
     play(scene)
+
+
+def test_a_large_event_travels_in_parts_and_ranks_are_held_only_once_they_have_it() -> None:
+    large = bytes(range(256)) * (10 << 12)
+
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        cluster.points = [{0: EventPoint(7, 5), 1: EventPoint(7, 5)}, {0: EventPoint(7, 80), 1: EventPoint(7, 81)}]
+        made.send(IDS, update(1), (large,))
+        await asyncio.gather(*made._tasks.values())
+        (delivery,) = cluster.delivered
+        assert delivery.call == 81
+        assert {each.batch for each in cluster.stored} == {delivery.batch}
+        assert max(len(each.part) for each in cluster.stored) <= 1 << 20
+        (event,) = events_of(delivery, b"".join(each.part for each in cluster.stored))
+        assert event.buffers == (large,)
+        cluster.full = "no memory"
+        made.send(IDS, update(1), (large,))
+
+    assert play(scene) == [
+        EventsPending((0, 1), ""),
+        EventsPending((0, 1), "rank 0 could not take a large event: no memory"),
+    ]
 
 
 def test_ranks_in_different_places_are_asked_again_and_those_held_go_free() -> None:

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import comm
+import msgspec
 import pytest
 from comm.base_comm import BaseComm
 
-from jdist.core.messages.widgets import CommEvent, DeliverEvents, EventPoint, PrepareEvents
+from jdist.core.messages.widgets import CommEvent, DeliverEvents, EventPoint, PrepareEvents, StoreEvents
 from jdist.worker import widgets
 from jdist.worker.widgets import EventQueue, process_events, take_events
 
@@ -33,6 +34,11 @@ class Kernel:
 
     def send(self, _socket: object, _kind: str, content: dict[str, Any], **_: object) -> None:
         self.sent.append(content["data"])
+
+
+def encoded(*events: tuple[str, bytes]) -> bytes:
+    """Events, as ids of comms and data."""
+    return msgspec.msgpack.encode([CommEvent({2: comm_id}, data) for comm_id, data in events])
 
 
 class Rank:
@@ -55,8 +61,14 @@ class Rank:
         for _ in range(times):
             process_events()
 
-    def event(self, data: bytes = b"1", comm_id: str = "a") -> tuple[CommEvent, ...]:
-        return (CommEvent({2: comm_id}, data),)
+    def point(self) -> EventPoint:
+        point = self.queue.answer(PrepareEvents())
+        assert isinstance(point, EventPoint)
+        return point
+
+    def event(self, *data: bytes) -> bytes:
+        """Events for its comm; by default one."""
+        return encoded(*(("a", each) for each in data or (b"1",)))
 
 
 @pytest.fixture
@@ -73,10 +85,10 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
 
 def test_events_are_taken_at_their_call_and_not_before(rank: Rank) -> None:
     rank.calls(3)
-    point = rank.queue.prepare(PrepareEvents())
+    point = rank.point()
     assert point.run == 7
     assert point.call > 3
-    rank.queue.deliver(DeliverEvents(1, rank.event(), 7, point.call + 2))
+    rank.queue.answer(DeliverEvents(1, rank.event(), 7, point.call + 2))
     rank.calls(point.call + 1 - 3)
     assert rank.got == []
     rank.calls(1)
@@ -88,7 +100,7 @@ def test_events_are_taken_at_their_call_and_not_before(rank: Rank) -> None:
 
 def test_a_rank_does_not_pass_the_call_that_it_has_told_before_it_hears_which_it_is(rank: Rank) -> None:
     rank.calls(1)
-    point = rank.queue.prepare(PrepareEvents())
+    point = rank.point()
     made: list[int] = []
 
     def work() -> None:
@@ -102,7 +114,7 @@ def test_a_rank_does_not_pass_the_call_that_it_has_told_before_it_hears_which_it
         time.sleep(0.001)
     time.sleep(0.05)
     assert made[-1] == point.call - 1  # it is in the call that it told
-    rank.queue.deliver(DeliverEvents(1, rank.event(), 7, point.call))
+    rank.queue.answer(DeliverEvents(1, rank.event(), 7, point.call))
     thread.join(10)
     assert not thread.is_alive()
     assert rank.kernel.sent[0]["call"] == point.call
@@ -111,28 +123,28 @@ def test_a_rank_does_not_pass_the_call_that_it_has_told_before_it_hears_which_it
 def test_a_rank_that_hears_nothing_goes_on(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "_LONGEST_HOLD", 0.01)
     rank.calls(1)
-    point = rank.queue.prepare(PrepareEvents())
+    point = rank.point()
     rank.calls(point.call + 5)
-    rank.queue.deliver(DeliverEvents(1, rank.event(), 7, point.call))
+    rank.queue.answer(DeliverEvents(1, rank.event(), 7, point.call))
     rank.calls(1)
     assert rank.kernel.sent == [{"batch": 1, "call": point.call + 7, "unknown": []}]  # late, and it says so
 
 
 def test_nothing_is_held_where_no_call_was_made_and_after_a_refusal(rank: Rank) -> None:
-    assert rank.queue.prepare(PrepareEvents()).call == 0
+    assert rank.point().call == 0
     rank.calls(1)
-    assert rank.queue.prepare(PrepareEvents()).call
-    rank.queue.deliver(DeliverEvents(0))
+    assert rank.point().call
+    rank.queue.answer(DeliverEvents(0))
     began = time.monotonic()
     rank.calls(1000)
     assert time.monotonic() - began < widgets._LONGEST_HOLD
     rank.run = 0
-    assert rank.queue.prepare(PrepareEvents()) == EventPoint(0)
+    assert rank.point() == EventPoint(0)
 
 
 def test_what_was_not_taken_in_a_run_is_taken_by_jdists_own_cell(rank: Rank) -> None:
     rank.calls(1)
-    rank.queue.deliver(DeliverEvents(1, rank.event(), 7, 100))
+    rank.queue.answer(DeliverEvents(1, rank.event(), 7, 100))
     rank.run = 8
     rank.calls(200)
     assert rank.got == []
@@ -141,15 +153,26 @@ def test_what_was_not_taken_in_a_run_is_taken_by_jdists_own_cell(rank: Rank) -> 
 
 
 def test_a_comm_that_is_not_there_any_more_is_reported(rank: Rank) -> None:
-    rank.queue.deliver(DeliverEvents(1, (*rank.event(), *rank.event(comm_id="gone"))))
+    rank.queue.answer(DeliverEvents(1, encoded(("a", b"1"), ("gone", b"1"))))
     take_events()
     assert rank.kernel.sent == [{"batch": 1, "call": 0, "unknown": ["gone"]}]
+
+
+def test_the_parts_of_a_batch_are_put_together_and_those_of_clients_that_are_gone_dropped(rank: Rank) -> None:
+    data = rank.event(b'"%s"' % (b"x" * 1000))
+    for batch in range(2, 10):
+        rank.queue.answer(StoreEvents(batch, data[:500]))
+    rank.queue.answer(StoreEvents(9, data[500:900]))
+    rank.queue.answer(DeliverEvents(9, data[900:]))
+    take_events()
+    assert rank.got == ["x" * 1000]
+    assert len(rank.queue._stored) < 5
 
 
 def test_an_observers_error_is_written_and_the_next_event_is_taken(
     rank: Rank, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rank.queue.deliver(DeliverEvents(1, (*rank.event(b'"fail"'), *rank.event(b"2"))))
+    rank.queue.answer(DeliverEvents(1, rank.event(b'"fail"', b"2")))
     take_events()
     assert rank.got == [2]
     assert "ValueError: of an observer" in capsys.readouterr().err
