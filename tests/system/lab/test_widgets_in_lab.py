@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from support.lab.browsing import Lab, LabNotebook
 
 pytestmark = pytest.mark.usefixtures("traces")
 
-ATTACH, SLIDER, SEEN, TRAINS, BUSY, DIFFERS, INTERACT, STARTS, OWN, RESTART, STOP, DETACH = range(12)
+ATTACH, SLIDER, SEEN, TRAINS, BUSY, DIFFERS, INTERACT, STARTS, OWN, RESTART, STOP, DETACH, ATTACH_COUNTED = range(13)
 CELLS = [
     "%load_ext jdist\n%dist attach shared",
     """%%dist
@@ -43,6 +43,7 @@ len(used)""",
     "%dist restart -r 1",
     "%dist stop",
     "%dist detach",
+    "%dist attach counted",
 ]
 
 
@@ -72,6 +73,12 @@ def note(output: Locator) -> Locator:
     return output.locator(".widget-html [role=status]")
 
 
+def assert_alike(text: str, ranks: int) -> None:
+    """A cell's value is the same number on each rank."""
+    named = f"0-{ranks - 1}" if ranks > 1 else "0"
+    assert re.search(rf"^{named}\n\d+$", text, re.MULTILINE), text
+
+
 def move(page: Page, slider: Locator, steps: int) -> None:
     """By keyboard, as a user does."""
     slider.focus()
@@ -94,9 +101,25 @@ def test_a_slider_steers_a_training_on_all_ranks_at_the_same_step(notebook: LabN
     expect(notebook.output(TRAINS)).to_contain_text(re.compile(r"run \d+"))
     move(notebook.page, handle(notebook.output(SLIDER)), 1)
     notebook.until_over(TRAINS)
-    assert re.search(r"^0-3\n\d+$", notebook.text(TRAINS), re.MULTILINE), notebook.text(
-        TRAINS
-    )  # the same number on each rank
+    assert_alike(notebook.text(TRAINS), 4)
+
+
+@pytest.mark.parametrize("ranks", [1, 64])
+def test_one_slider_steers_any_number_of_ranks(
+    ranks: int, opened: LabNotebook, fresh_cluster: Callable[..., jdist.Cluster]
+) -> None:
+    fresh_cluster(ranks, name="counted")
+    opened.run(ATTACH_COUNTED)
+    opened.run(SLIDER)
+    output = opened.output(SLIDER)
+    expect(output.get_by_role("slider")).to_have_count(1)
+    opened.start(TRAINS)
+    expect(opened.output(TRAINS)).to_contain_text(re.compile(r"run \d+"))
+    move(opened.page, handle(output), 1)
+    expect(output).to_contain_text("moved to 4")
+    opened.until_over(TRAINS)
+    assert_alike(opened.text(TRAINS), ranks)
+    opened.run(DETACH)
 
 
 def test_a_widget_says_what_it_waits_for(notebook: LabNotebook, signal_file: Path) -> None:
