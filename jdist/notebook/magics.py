@@ -24,7 +24,7 @@ from jdist.notebook.page import ClusterComm, missing_extension
 from jdist.notebook.session import Session
 from jdist.notebook.text.remedy_text import typed, worded_errors
 from jdist.notebook.verbs import diagnosis, values
-from jdist.notebook.widgets.views import RankWidgets
+from jdist.notebook.widgets.rank_widgets import RankWidgets
 from jdist.wire.processes import prepare_streams
 
 _HELP = re.compile(r"^\s*(?:\?+\s*(?P<before>%dist\s+[\w-]+)|(?P<after>%dist\s+[\w-]+)\s*\?+)\s*$")

@@ -1,6 +1,6 @@
 """Widgets of ranks in the notebook: what ranks display with ipywidgets, alive in both directions.
 
-`models` mirrors the widgets of all ranks, `twins` are widgets of the notebook's own that stand for them, and `views`
-decides which twin is shown for which ranks. Called by ``notebook/output`` for what cells display, and by the session;
-it calls ``client/comms``.
+`models` mirrors the widgets of all ranks, `twins` are widgets of the notebook's own that stand for them, `views` are
+their places in outputs, and `rank_widgets` decides which ranks a twin stands for. Called by ``notebook/output`` for
+what cells display, and by the session; it calls ``client/comms``.
 """

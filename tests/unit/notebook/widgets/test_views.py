@@ -11,12 +11,13 @@ import pytest
 
 from jdist.client.comms import CommReceived, EventOutput, EventsPending
 from jdist.core.messages.runs import Clear, Display, Text
-from jdist.core.messages.status import Stopped
+from jdist.core.messages.status import ClusterFacts, Stopped
 from jdist.core.messages.widgets import CommContent
 from jdist.core.outcome import WIDGET_VIEW
-from jdist.notebook.widgets import views
+from jdist.notebook.widgets import rank_widgets, twin_set
 from jdist.notebook.widgets.models import TARGET
-from jdist.notebook.widgets.views import RankWidgets, View
+from jdist.notebook.widgets.rank_widgets import RankWidgets
+from jdist.notebook.widgets.views import View
 from support.waits import eventually
 
 
@@ -130,8 +131,8 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(views, "_REST", 0.1)
-    monkeypatch.setattr(views, "bridge", lambda: Loop)
+    monkeypatch.setattr(rank_widgets, "_REST", 0.1)
+    monkeypatch.setattr(twin_set, "bridge", lambda: Loop)
     ranks: Any = Ranks()
     widgets = RankWidgets(ranks, Kernel())
     yield Bench(ranks, widgets)
@@ -189,7 +190,7 @@ def test_ranks_that_come_to_differ_are_divided_at_rest_and_joined_again(bench: B
     bench.ranks.update(1, "b", value="new")
     assert eventually(lambda: bench.groups() == [[0, 1]], 10)
     assert eventually(lambda: all(twin.comm is None for twin in apart), 10)  # closed: no view has them
-    assert len(bench.widgets._twins) == 1
+    assert len(bench.widgets._twins._twins) == 1
 
 
 def test_a_widget_whose_state_is_not_known_says_so(bench: Bench) -> None:
@@ -210,7 +211,7 @@ def test_a_widget_that_is_new_in_a_view_is_shown_before_what_refers_to_it(bench:
     assert eventually(lambda: box.get_state("children")["children"] not in ([], ()), 10)
     assert bench.groups() == [[0, 1]]
     (reference,) = box.get_state("children")["children"]
-    inner = bench.widgets._twins_of[0, "a2"][0]
+    inner = bench.widgets._twins.of([(0, "a2")])[0]
     assert reference == f"IPY_MODEL_{inner.model_id}"
     assert inner.comm_ids == {0: "a2", 1: "b2"}
 
@@ -282,7 +283,7 @@ def test_a_view_whose_rank_was_replaced_is_disabled(bench: Bench, is_heard: bool
         bench.ranks.hear(EventsPending((0, 1), "", ((1, "b"),)))
     else:
         bench.ranks.pids[1] = 999
-        bench.ranks.tell(views.ClusterFacts("c", "ready", 2, "gloo", 1, (2,), ("h",), 2))
+        bench.ranks.tell(ClusterFacts("c", "ready", 2, "gloo", 1, (2,), ("h",), 2))
     assert eventually(lambda: "rank 1 no longer has this widget" in bench.note(), 10)
     (twin,) = bench.twins()
     assert twin.get_state("disabled") == {"disabled": True}
@@ -321,7 +322,7 @@ def test_a_widget_that_its_rank_closes_leaves_the_page(bench: Bench) -> None:
         bench.ranks.open(rank, "outer", children=["IPY_MODEL_inner"])
     bench.display(r0="outer", r1="outer")
     bench.groups()
-    (inner,) = bench.widgets._twins_of[0, "inner"]
+    (inner,) = bench.widgets._twins.of([(0, "inner")])
     for rank in (0, 1):
         bench.ranks.close(rank, "inner")
     assert eventually(lambda: inner.comm is None, 10)
@@ -341,13 +342,13 @@ def test_a_link_is_made_once_both_of_its_widgets_are_shown(bench: Bench) -> None
     bench.ranks.open(0, "l", _view_name=None, **ends)
     bench.display(r0="a")
     bench.groups()
-    assert (0, "l") not in bench.widgets._twins_of
+    assert bench.widgets._twins.of([(0, "l")]) == []
     bench.display(r0="b")
     bench.groups(1)
-    (link,) = bench.widgets._twins_of[0, "l"]
-    of = bench.widgets._twins_of
-    assert link.get_state("source")["source"] == [f"IPY_MODEL_{of[0, 'a'][0].model_id}", "value"]
-    assert link.get_state("target")["target"] == [f"IPY_MODEL_{of[0, 'b'][0].model_id}", "value"]
+    (link,) = bench.widgets._twins.of([(0, "l")])
+    a, b = bench.widgets._twins.of([(0, "a"), (0, "b")])
+    assert link.get_state("source")["source"] == [f"IPY_MODEL_{a.model_id}", "value"]
+    assert link.get_state("target")["target"] == [f"IPY_MODEL_{b.model_id}", "value"]
 
 
 def test_what_a_page_has_set_stays_until_the_ranks_have_taken_it(bench: Bench) -> None:
@@ -368,7 +369,7 @@ def test_what_a_page_has_set_stays_until_the_ranks_have_taken_it(bench: Bench) -
 def test_of_many_changes_the_page_gets_the_newest_and_of_commands_all(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "_REST", 100.0)  # the first rank is far ahead
+    monkeypatch.setattr(rank_widgets, "_REST", 100.0)  # the first rank is far ahead
     both(bench)
     bench.groups()
     (twin,) = bench.twins()
