@@ -33,7 +33,11 @@ from jdist.core.rank_code import take_events
 from jdist.core.ranks import RankSet, describe_ranks
 
 _MOST_WAITING = 1000  # Events that wait for the same ranks; of more, the oldest are dropped.
-_ANSWER = 2.0  # Seconds for a rank to answer a query.
+_ANSWER = 2.0  # Seconds for a rank to answer a query,
+_HOLD = (
+    0.5  # and for which it is held at most until it hears where it takes events; both grow with the number of ranks,
+)
+_RANKS_A_SECOND = 64  # which may share few cores.
 _AGAIN = 0.3  # Seconds between two attempts while the ranks are in a cell that does not take events.
 _BETWEEN = 0.1  # Seconds between two batches for a cell that runs: each may hold it up for a moment.
 _PART = 1 << 20  # Bytes of a query: others that share its way wait no longer than that takes.
@@ -171,7 +175,7 @@ class RankComms:
                         if isinstance(answer, QueryFailed):
                             raise UsageError(f"rank {rank} could not take a large event: {answer.reason}")
                 events, at = b"", await self._wait_for_point(ranks)
-            answers = await link.query(ranks, DeliverEvents(batch, events, at.run, at.call), _ANSWER)
+            answers = await link.query(ranks, DeliverEvents(batch, events, at.run, at.call), _within(_ANSWER, ranks))
             failed = {rank: body.reason for rank, body in answers.items() if isinstance(body, QueryFailed)}
             if at.run:
                 await self._wait_until_taken(batch, ranks, at.run)
@@ -198,7 +202,9 @@ class RankComms:
 
     async def _find_point(self, ranks: tuple[int, ...]) -> EventPoint | None:
         """Where all ranks can take events; None if they cannot at present, which the listener is told."""
-        answers = await self._attachment.link.query(ranks, PrepareEvents(), _ANSWER)
+        answers = await self._attachment.link.query(
+            ranks, PrepareEvents(_within(_HOLD, ranks)), _within(_ANSWER, ranks)
+        )
         points = {rank: body for rank, body in answers.items() if isinstance(body, EventPoint)}
         runs = {point.run for point in points.values()}
         if len(points) == len(ranks) and len(runs) == 1:
@@ -208,7 +214,7 @@ class RankComms:
             if all(point.call for point in points.values()):
                 return EventPoint(run, max(point.call for point in points.values()))
         if any(point.call for point in points.values()):
-            await self._attachment.link.query(tuple(points), DeliverEvents(0), _ANSWER)
+            await self._attachment.link.query(tuple(points), DeliverEvents(0), _within(_ANSWER, ranks))
         busy = [rank for rank, point in points.items() if point.run]
         silent = [rank for rank in ranks if rank not in points]
         if silent:
@@ -249,6 +255,10 @@ def _result(
         text = f"not in step: {_named(late)} took the last change at another call of jdist.process_events()"
         return EventsPending(ranks, text)
     return EventsPending(ranks, "")
+
+
+def _within(seconds: float, ranks: Collection[int]) -> float:
+    return seconds + len(ranks) / _RANKS_A_SECOND
 
 
 def _awaited(ranks: Collection[int], busy: Collection[int]) -> str:

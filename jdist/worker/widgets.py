@@ -25,7 +25,6 @@ from jdist.core.messages.base import Ack
 from jdist.core.messages.widgets import TAKEN, CommEvent, DeliverEvents, EventPoint, PrepareEvents, RankOp, StoreEvents
 from jdist.worker.compat.ipykernel import errors_as_text
 
-_LONGEST_HOLD = 0.5  # Seconds.
 _AHEAD = 0.05  # Seconds for which a rank that is held can usually go on calling: the way to the client and back.
 _MOST_AHEAD = 64  # Calls of it at most.
 _MOST_STORED = 4  # Batches of which parts are kept.
@@ -67,6 +66,7 @@ class EventQueue:
         self._run = 0
         self._calls = 0
         self._recent = deque[float](maxlen=_MOST_AHEAD)  # When the newest calls were made (time.monotonic).
+        self._hold = 0.0  # Seconds for which it is held at most.
         self._held_at = 0  # The call that is not made before DeliverEvents comes; 0: it is free.
         self._stored: dict[int, list[bytes]] = {}  # Parts of large batches.
         self._waiting: deque[tuple[DeliverEvents, tuple[CommEvent, ...]]] = deque()
@@ -87,7 +87,7 @@ class EventQueue:
             self._calls += 1
             self._recent.append(time.monotonic())
             if self._calls == self._held_at:
-                self._changed.wait_for(lambda: self._calls != self._held_at, _LONGEST_HOLD)
+                self._changed.wait_for(lambda: self._calls != self._held_at, self._hold)
                 self._held_at = 0
             if not self._waiting:
                 return
@@ -108,15 +108,15 @@ class EventQueue:
     def answer(self, op: RankOp) -> EventPoint | Ack:
         """The reply to a query about events; from any thread."""
         match op:
-            case PrepareEvents():
-                return self._prepare()
+            case PrepareEvents(hold):
+                return self._prepare(hold)
             case StoreEvents():
                 self._store(op)
             case DeliverEvents():
                 self._deliver(op)
         return Ack()
 
-    def _prepare(self) -> EventPoint:
+    def _prepare(self, hold: float) -> EventPoint:
         """A call that is not made before DeliverEvents comes."""
         run = self._present_run()
         if not run:
@@ -124,6 +124,7 @@ class EventQueue:
         with self._lock:
             if run == self._run and self._calls:
                 since = time.monotonic() - _AHEAD
+                self._hold = hold
                 self._held_at = self._calls + 1 + sum(at > since for at in self._recent)
                 return EventPoint(run, self._held_at)
         return EventPoint(run, awaits=self._turns())

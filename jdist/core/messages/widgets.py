@@ -37,6 +37,8 @@ class CommEvent(Struct, frozen=True):
 class PrepareEvents(Message, frozen=True):
     """Events are about to come: make no more than a few calls of ``process_events`` until they have."""
 
+    hold: float  # Seconds for which a rank waits in such a call at most.
+
 
 class EventPoint(Message, frozen=True):
     """The run that the rank is in (0: none), and a call in it at which it can take events."""

@@ -61,8 +61,8 @@ class Rank:
         for _ in range(times):
             process_events()
 
-    def point(self) -> EventPoint:
-        point = self.queue.answer(PrepareEvents())
+    def point(self, hold: float = 30.0) -> EventPoint:
+        point = self.queue.answer(PrepareEvents(hold))
         assert isinstance(point, EventPoint)
         return point
 
@@ -120,10 +120,9 @@ def test_a_rank_does_not_pass_the_call_that_it_has_told_before_it_hears_which_it
     assert rank.kernel.sent[0]["call"] == point.call
 
 
-def test_a_rank_that_hears_nothing_goes_on(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(widgets, "_LONGEST_HOLD", 0.01)
+def test_a_rank_that_hears_nothing_goes_on(rank: Rank) -> None:
     rank.calls(1)
-    point = rank.point()
+    point = rank.point(hold=0.01)
     rank.calls(point.call + 5)
     rank.queue.answer(DeliverEvents(1, rank.event(), 7, point.call))
     rank.calls(1)
@@ -137,7 +136,7 @@ def test_nothing_is_held_where_no_call_was_made_and_after_a_refusal(rank: Rank) 
     rank.queue.answer(DeliverEvents(0))
     began = time.monotonic()
     rank.calls(1000)
-    assert time.monotonic() - began < widgets._LONGEST_HOLD
+    assert time.monotonic() - began < 30.0
     rank.run = 0
     assert rank.point() == EventPoint(0)
 
