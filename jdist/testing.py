@@ -10,6 +10,7 @@ It needs pytest, and a place where the launcher can start two nodes::
 """
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ import pytest
 import jdist
 from jdist.core.settings import Settings
 from jdist.launch.base import find_launcher
-from jdist.wire.transport.invitations import PREFIX
+from jdist.wire.transport.invitations import PREFIX, JoinLine
 
 _ALL_REDUCE = "_t = torch.ones(1); dist.all_reduce(_t); _t.item()"
 _KILL_AGENT = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"
@@ -58,7 +59,8 @@ class LauncherContract:
         assert len(launched.nodes) == self.nnodes
         assert launched.run(_ALL_REDUCE, timeout=self.timeout).values == dict.fromkeys(range(size), float(size))
         readable = psutil.process_iter(["cmdline", "environ"])
-        shown = [p.pid for p in readable if PREFIX in f"{p.info['cmdline']} {p.info['environ']}"]
+        cluster = launched.asynchronous.link.connection.cluster
+        shown = [p.pid for p in readable if _has_line(f"{p.info['cmdline']} {p.info['environ']}", cluster)]
         assert not shown, "other users can read a join line in argv, and child processes in the environment"
         pids = [row.pid for row in launched.status().ranks]
         here = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]  # nodes may be other machines
@@ -92,3 +94,12 @@ class LauncherContract:
         while not is_so() and time.monotonic() < deadline:
             time.sleep(0.05)
         return bool(is_so())
+
+
+def _has_line(text: str, cluster: str) -> bool:
+    """Whether a join line of this cluster is in the text; other clusters may be started beside it."""
+    for word in re.findall(rf"{PREFIX}\.[\w-]+", text):
+        with contextlib.suppress(jdist.UsageError):
+            if JoinLine.decode(word).cluster == cluster:
+                return True
+    return False

@@ -183,9 +183,9 @@ for i in ProgressBar(5): pass
     assert "at first" not in end
     assert end.index("replaced by rank 3") < end.index("second")
     assert ("<i>new</i>" in frames.html, "<i>old</i>" in frames.html) == (True, False)
-    assert end.count("5/5") == end.count(
-        "HTML object"
-    )  # one line, unless a rank's old HTML was seen beside another's new
+    # One line of each, unless ranks were seen beside others that were further.
+    assert 1 <= end.count("5/5") <= len(WORLD)
+    assert 1 <= end.count("HTML object") <= len(WORLD)
     assert "0/5" not in end
 
     looped = """
