@@ -34,7 +34,7 @@ _HELD_AT_MOST = 8
 _LARGEST_HEAD = 48 << 20  # Bytes of pickle that travel with a message; tensors and arrays are not among them.
 _STREAM_TIMEOUT = 60.0  # Seconds without a byte moved before a transfer is given up.
 _PROGRESS_EVERY = 0.1
-_PROFILE_TIMEOUT = 20.0  # Seconds for a profiled cell that has ended to be read from torch.
+_PROFILE_TIMEOUT = 60.0  # Seconds for a profiled cell that has ended to be read from torch.
 
 Report = Callable[[Progress], None]
 Buffers = list[memoryview]

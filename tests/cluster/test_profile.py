@@ -43,6 +43,8 @@ def test_the_rank_that_an_operator_makes_slow_is_named(cluster: jdist.Cluster, t
     profile = cluster.profile(TRAIN, timeout=120)
     assert profile.run is not None
     profile.run.check()
+    assert not profile.report.absent
+    assert not profile.report.trace.absent
     assert set(profile.table) == {0, 1, 2, 3}
     for rank, each in profile.table.items():
         row = next(row for row in profile.report.trace.timeline.rows if row.rank == rank)

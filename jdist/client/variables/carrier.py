@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import psutil
 
 from jdist.client.attachment import Attachment
-from jdist.client.link import CONTROLLER, Link, OnMoved, new_request
+from jdist.client.link import ANSWER_TIMEOUT, CONTROLLER, Link, OnMoved, new_request
 from jdist.client.threads import aside
 from jdist.core.errors import ConnectionLost, JdistError, ValueFailed
 from jdist.core.messages.base import PayloadWire, ProbeWire, QueryFailed, ValueMissing
@@ -51,6 +51,7 @@ T = TypeVar("T")
 _MEMORY_SHARE = 0.9
 _AT_ONCE = 4
 _PUT_TIMEOUT = 120.0  # Seconds without progress of a rank that binds, or a node that fetches, a pushed value.
+_PROFILE_TIMEOUT = 120.0  # Seconds for a rank to read what torch has recorded, and to make its table.
 _IMPORT_SHOWN = 1.0  # Seconds of importing torch after which the user is told.
 _LARGEST_HEAD = MAX_REQUEST - (1 << 20)
 
@@ -152,7 +153,8 @@ class Carrier:
         await self._link.current()
         pulled = _Pulled(names, on_progress)
         held: dict[int, Evaluated] = {}
-        answers = await self._link.query(ranks, op or Evaluate(names, probe=self.probe))
+        within = ANSWER_TIMEOUT if op is None else _PROFILE_TIMEOUT
+        answers = await self._link.query(ranks, op or Evaluate(names, probe=self.probe), within)
         for rank, answer in answers.items():
             if not isinstance(answer, Evaluated):
                 pulled.errors[rank] = reason_of(answer)
