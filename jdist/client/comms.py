@@ -33,14 +33,12 @@ from jdist.core.rank_code import take_events
 from jdist.core.ranks import RankSet, describe_ranks
 
 _MOST_WAITING = 1000  # Events that wait for the same ranks; of more, the oldest are dropped.
-_ANSWER = 2.0  # Seconds for a rank to answer a query,
-_HOLD = (
-    0.5  # and for which it is held at most until it hears where it takes events; both grow with the number of ranks,
-)
-_RANKS_A_SECOND = 64  # which may share few cores.
+_ANSWER = 2.0  # Seconds for a rank to answer a query.
+_HOLD = 0.5  # Seconds for which a rank is held at most, until it hears at which call it takes events.
+_RANKS_A_SECOND = 64  # Both are a second longer for each so many ranks, which may share few cores.
 _AGAIN = 0.3  # Seconds between two attempts while the ranks are in a cell that does not take events.
 _BETWEEN = 0.1  # Seconds between two batches for a cell that runs: each may hold it up for a moment.
-_PART = 1 << 20  # Bytes of a query: others that share its way wait no longer than that takes.
+_PART = 1 << 20  # Bytes of events in one query; larger ones would keep other messages waiting.
 _LONGEST_PART = 30.0  # Seconds for a rank to take a part of a large event.
 
 

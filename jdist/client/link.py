@@ -85,7 +85,7 @@ class Link:
         self.is_dropped = False  # The controller lives, and does not know this client any more.
         # Starts it again and returns the link to it, or raises ConnectionLost; None for a client that only observes.
         self.successor: Callable[[], Awaitable[Link]] | None = None
-        self._is_open = False  # Whoever opens it is told of a failure by ``open`` itself, and the others of nothing.
+        self._is_open = False  # Until it is, ``on_event`` does not hear of its end: ``open`` raises.
         self._is_ending = False  # Its liveness connection has ended: whatever is sent now does not reach it.
         self._local_pid = 0  # The controller's process, if it is on this host and can be seen from here.
         self._on_event = on_event
@@ -124,6 +124,8 @@ class Link:
             self.close()
             at = f"{self.connection.host}:{self.connection.control_port}"
             why = f"no answer from {at}{f' ({e})' if str(e) else ''}; its controller is gone"
+            if isinstance(e, TimeoutError):
+                why = f"no answer from {at}; its controller hangs, or cannot be reached"
             raise ConnectionLost(f"cluster {self.connection.name}: {why}", remedies=_LIST) from None
         except BaseException:
             self.close()

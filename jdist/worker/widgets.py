@@ -139,12 +139,12 @@ class EventQueue:
     def _deliver(self, delivery: DeliverEvents) -> None:
         """Have events wait for their call."""
         with self._lock:
+            self._held_at = 0
+            self._changed.notify_all()
             data = b"".join((*self._stored.pop(delivery.batch, ()), delivery.events))
             events = msgspec.msgpack.decode(data, type=tuple[CommEvent, ...]) if data else ()
-            self._held_at = 0
             if events:
                 self._waiting.append((delivery, events))
-            self._changed.notify_all()
         if delivery.call < 0 and self._loop is not None:
             self._loop.call_soon_threadsafe(self._take_in_loop, context=self._context)
 

@@ -208,6 +208,17 @@ def test_who_opens_a_link_gets_its_failure_and_nobody_else_is_told(
     assert told == []
 
 
+def test_a_controller_that_hangs_is_told_from_one_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "DialledPort", Port)
+    monkeypatch.setattr(link_module, "HELLO_TIMEOUT", BRIEF)
+
+    async def scenario() -> None:
+        await Link(CONNECTION, lambda _: None).open("python")
+
+    with pytest.raises(ConnectionLost, match=r"no answer from 127\.0\.0\.1:1; its controller hangs, or cannot"):
+        asyncio.run(scenario())
+
+
 def orphaned(successor: Link | None) -> Answered:
     """A link whose controller has died, and the one that would replace it."""
     link = Answered(lambda _: [])
