@@ -28,7 +28,7 @@ class Link:
     async def current(self) -> Self:
         return self
 
-    async def query(self, ranks: tuple[int, ...], _: object) -> dict[int, RankReplyBody]:
+    async def query(self, ranks: tuple[int, ...], *_: object) -> dict[int, RankReplyBody]:
         payload = structs.replace(encode(1)[0], sizes=(SIZE,))
         return dict.fromkeys(ranks, Evaluated((payload,), "handle", is_near=True))
 
@@ -54,8 +54,11 @@ def test_a_pull_that_is_cancelled_while_its_answer_is_on_the_way() -> None:
         link: Any = Link(cluster)
         carrier = carrier_on(link)
         pulling = asyncio.ensure_future(carrier.pull(("x",), (0,)))
-        async with asyncio.timeout(30):
-            await link.has_handed_over.wait()
+        handed_over = asyncio.ensure_future(link.has_handed_over.wait())
+        done, _ = await asyncio.wait({pulling, handed_over}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        if pulling in done:
+            pytest.fail(f"the pull ended before it was cancelled: {pulling.exception()!r}")
+        assert handed_over in done
         pulling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pulling
