@@ -37,7 +37,7 @@ _ANSWER = 2.0  # Seconds for a rank to answer a query.
 _HOLD = 0.5  # Seconds for which a rank is held at most, until it hears at which call it takes events.
 _RANKS_A_SECOND = 64  # Both are a second longer for each so many ranks, which may share few cores.
 _AGAIN = 0.3  # Seconds between two attempts while the ranks are in a cell that does not take events.
-_BETWEEN = 0.1  # Seconds between two batches for a cell that runs: each may hold it up for a moment.
+_BETWEEN = 0.4  # Seconds between two batches for a cell that runs: each takes some milliseconds of it.
 _PART = 1 << 20  # Bytes of events in one query; larger ones would keep other messages waiting.
 _LONGEST_PART = 30.0  # Seconds for a rank to take a part of a large event.
 
@@ -164,7 +164,8 @@ class RankComms:
         at = await self._wait_for_point(ranks)
         events = msgspec.msgpack.encode(tuple(self._waiting.pop(ranks).values()))
         self._waiting[ranks] = {}
-        self._taken[batch] = {}
+        taken = self._taken[batch] = {}
+        failed: dict[int, str] = {}
         try:
             if len(events) > _PART:  # that takes longer than ranks are held
                 for i in range(0, len(events), _PART):
@@ -173,19 +174,33 @@ class RankComms:
                         if isinstance(answer, QueryFailed):
                             raise UsageError(f"rank {rank} could not take a large event: {answer.reason}")
                 events, at = b"", await self._wait_for_point(ranks)
-            answers = await link.query(ranks, DeliverEvents(batch, events, at.run, at.call), _within(_ANSWER, ranks))
-            failed = {rank: body.reason for rank, body in answers.items() if isinstance(body, QueryFailed)}
-            if at.run:
-                await self._wait_until_taken(batch, ranks, at.run)
-            if left := tuple(rank for rank in ranks if rank not in self._taken[batch] and rank not in failed):
-                run = await self._runs.submit(take_events(), left, is_internal=True)
-                run.watch(self._pass_output)
-                await self._runs.wait(run)
-            if at.run:
-                await asyncio.sleep(_BETWEEN)
-            return _result(ranks, self._taken[batch], failed, at)
+            left, call = ranks, 0
+            while left:
+                call = at.call or call
+                answers = await link.query(left, DeliverEvents(batch, events, at.run, at.call), _within(_ANSWER, left))
+                failed |= {rank: body.reason for rank, body in answers.items() if isinstance(body, QueryFailed)}
+                left = tuple(rank for rank in left if rank not in failed)
+                if at.run:
+                    await self._wait_until_taken(batch, left, at.run)
+                    await asyncio.sleep(_BETWEEN)
+                elif await self._take_between_cells(left):
+                    break
+                left = tuple(rank for rank in left if rank not in taken)
+                if left:  # the run has ended before that call, or a cell has begun before ranks took them
+                    events, at = b"", await self._wait_for_point(left)
+            return _result(ranks, taken, failed, call)
         finally:
             del self._taken[batch]
+
+    async def _take_between_cells(self, ranks: tuple[int, ...]) -> bool:
+        """Have ranks that run no cell take what they have been told; False if a cell has come before that."""
+        run = await self._runs.submit(take_events(), ranks, is_internal=True)
+        run.watch(self._pass_output)
+        if run.behind:
+            await asyncio.sleep(_AGAIN)
+            return False
+        await self._runs.wait(run)
+        return True
 
     def _pass_output(self, message: Message | None) -> None:
         for item in message.items if isinstance(message, Output) else ():
@@ -224,7 +239,7 @@ class RankComms:
 
     async def _wait_until_taken(self, batch: int, ranks: tuple[int, ...], run: int) -> None:
         """Wait until all ranks have taken a batch, or the run in which they were to is over."""
-        while len(self._taken[batch]) < len(ranks) and run in self._runs:
+        while not self._taken[batch].keys() >= set(ranks) and run in self._runs:
             self._changed.clear()
             try:
                 async with asyncio.timeout(_ANSWER):
@@ -239,17 +254,17 @@ class RankComms:
 
 
 def _result(
-    ranks: tuple[int, ...], taken: Mapping[int, Mapping[str, Any]], failed: Mapping[int, str], at: EventPoint
+    ranks: tuple[int, ...], taken: Mapping[int, Mapping[str, Any]], failed: Mapping[int, str], call: int
 ) -> EventsPending:
-    """Which ranks have not got the events, or not in step with the others."""
+    """Which ranks have not got the events, or not in step with the others, at that call."""
     gone = tuple((rank, comm_id) for rank in ranks for comm_id in taken.get(rank, {}).get("unknown", ()))
     if gone:
         return EventsPending(ranks, "", gone)
     if failed:
         rank, why = next(iter(failed.items()))
         return EventsPending(ranks, f"{_named(failed)} did not get the last change: rank {rank}: {why}")
-    late = [rank for rank, each in taken.items() if each["call"] != at.call]
-    if at.call > 0 and late and len({each["call"] for each in taken.values()}) > 1:
+    late = [rank for rank, each in taken.items() if each["call"] != call]
+    if call > 0 and late and len({each["call"] for each in taken.values()}) > 1:
         text = f"not in step: {_named(late)} took the last change at another call of jdist.process_events()"
         return EventsPending(ranks, text)
     return EventsPending(ranks, "")

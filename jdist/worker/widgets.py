@@ -137,12 +137,15 @@ class EventQueue:
                 del self._stored[next(iter(self._stored))]
 
     def _deliver(self, delivery: DeliverEvents) -> None:
-        """Have events wait for their call."""
+        """Have events wait for their call, or for another one if they wait already."""
         with self._lock:
             self._held_at = 0
             self._changed.notify_all()
             data = b"".join((*self._stored.pop(delivery.batch, ()), delivery.events))
             events = msgspec.msgpack.decode(data, type=tuple[CommEvent, ...]) if data else ()
+            if (known := next((each for each in self._waiting if each[0].batch == delivery.batch), None)) is not None:
+                self._waiting.remove(known)
+                events = known[1]
             if events:
                 self._waiting.append((delivery, events))
         if delivery.call < 0 and self._loop is not None:

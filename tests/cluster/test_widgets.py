@@ -51,6 +51,22 @@ def test_in_a_cell_all_ranks_take_an_event_in_the_same_step(page: Page) -> None:
     assert len(steps) == 1, shown.text
 
 
+def test_a_slider_that_moves_as_a_cell_begins_reaches_that_cell(page: Page) -> None:
+    """What moves before the cell is told to ranks that run none, and comes to them when they do."""
+    model = page.show(max=2000)
+    for value in range(1000, 1300):
+        page.move(model, value)
+
+    def move(cell: Any) -> None:
+        if "begun" in cell.text:
+            page.move(model, 9)
+
+    shown = page.execute(STEERED, move)
+    assert shown.status == "ok", shown.text
+    steps = [line for line in shown.text.splitlines() if line.startswith("[0-3] ") and line[6:].strip().isdigit()]
+    assert len(steps) == 1, shown.text
+
+
 def test_between_cells_an_event_reaches_all_ranks_and_their_answer_the_page(page: Page) -> None:
     model = page.show(max=50)
     page.move(model, 70)  # more than the ranks allow

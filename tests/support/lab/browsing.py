@@ -117,8 +117,9 @@ class LabServer:
             raise
 
     def said(self) -> str:
-        """The end of what it wrote."""
-        return (self.bed / "log").read_text()[-6000:]
+        """The end of what it wrote; nothing once its folder is removed."""
+        log = self.bed / "log"
+        return log.read_text()[-6000:] if log.exists() else ""
 
     def write_notebook(self, cells: Sequence[str], name: str) -> None:
         """A notebook file of code cells."""

@@ -40,8 +40,8 @@ def events_of(delivery: DeliverEvents, stored: bytes = b"") -> tuple[CommEvent, 
 class Run:
     """A cell of jdist's own."""
 
-    def __init__(self, writes: str) -> None:
-        self._writes = writes
+    def __init__(self, writes: str, *behind: int) -> None:
+        self._writes, self.behind = writes, behind
 
     def watch(self, watcher: Callable[[Message | None], None]) -> None:
         watcher(Output(9, (Text((0,), "stdout", self._writes), *sent(0, {}))))
@@ -65,6 +65,7 @@ class Cluster:
         self.is_refused = False
         self.stored: list[StoreEvents] = []
         self.full = ""
+        self.behind: tuple[int, ...] = ()  # What the next cell of jdist's own waits for.
 
     def _set_route(self, handler: Callable[[Message], None]) -> None:
         self.receive = handler
@@ -95,7 +96,8 @@ class Cluster:
         if self.is_refused:
             raise UsageError("the cluster is stopping")
         self.own_cells.append(ranks)
-        return Run("printed")
+        behind, self.behind = self.behind, ()
+        return Run("printed", *behind)
 
     async def wait(self, run: Run) -> Run:
         return run
@@ -246,11 +248,28 @@ def test_what_is_left_when_the_run_ends_is_taken_after_it() -> None:
         await asyncio.sleep(0.02)
         assert cluster.own_cells == []
         cluster.active.clear()
+        cluster.points = [{1: EventPoint(0)}]
         cluster.receive(RunEnded(7, "", 1.0))
         await asyncio.gather(*made._tasks.values())
         assert cluster.own_cells == [(1,)]
+        assert [(d.run, d.call, bool(d.events)) for d in cluster.delivered] == [(7, 9, True), (0, 0, False)]
 
     play(scene)
+
+
+def test_a_cell_that_begins_before_ranks_took_them_takes_them() -> None:
+    """They would wait for its end otherwise, and all later events with them."""
+
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        cluster.points = [{0: EventPoint(0), 1: EventPoint(0)}, {0: EventPoint(7, 3), 1: EventPoint(7, 2)}]
+        cluster.behind = (7,)
+        made.send(IDS, update(1))
+        await asyncio.gather(*made._tasks.values())
+        first, second = cluster.delivered
+        assert (second.run, second.call, second.batch, second.events) == (7, 3, first.batch, b"")
+        assert cluster.own_cells == [(0, 1)]
+
+    assert play(scene) == [EventOutput(Text((0,), "stdout", "printed")), EventsPending((0, 1), "")]
 
 
 def test_comms_that_are_gone_and_errors_are_told() -> None:
@@ -293,6 +312,7 @@ def test_ranks_that_took_them_at_the_end_of_the_run_are_in_step(monkeypatch: pyt
         assert made.is_sending((0, 1))
         await told.wait()
         cluster.active.clear()
+        cluster.points = [{0: EventPoint(0), 1: EventPoint(0)}]
         cluster.receive(RunEnded(7, "", 1.0))
 
     first, *_, last = [h for h in play(scene) if isinstance(h, EventsPending)]

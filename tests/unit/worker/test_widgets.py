@@ -151,6 +151,17 @@ def test_what_was_not_taken_in_a_run_is_taken_by_jdists_own_cell(rank: Rank) -> 
     assert rank.got == [1]
 
 
+def test_events_that_wait_may_be_told_another_call_and_are_taken_once(rank: Rank) -> None:
+    rank.queue.answer(DeliverEvents(1, rank.event()))
+    rank.calls(1)
+    assert rank.got == []
+    for _ in range(2):
+        rank.queue.answer(DeliverEvents(1, b"", 7, 3))
+        rank.calls(2)
+    assert rank.kernel.sent == [{"batch": 1, "call": 3, "unknown": []}]
+    assert rank.got == [1]
+
+
 def test_a_comm_that_is_not_there_any_more_is_reported(rank: Rank) -> None:
     rank.queue.answer(DeliverEvents(1, encoded(("a", b"1"), ("gone", b"1"))))
     take_events()
