@@ -36,7 +36,10 @@ def page(run_traces: Traces) -> Iterator[Page]:
 
 
 def test_in_a_cell_all_ranks_take_an_event_in_the_same_step(page: Page) -> None:
+    """A page may send its first event before it has a subshell, as when it shows a value that it has rounded."""
     model = page.show()
+    page.move(model, 3, is_early=True)
+    assert eventually(lambda: "'value': 3" in page.state(model), 60)
     moved: list[int] = []
 
     def move(cell: Any) -> None:

@@ -51,20 +51,22 @@ class Page:
         found = self._notebook.value(f"[k for k, w in {models} if w.get_state().get('description') == {name!r}][-1]")
         return found.strip("'")
 
-    def move(self, model: str, value: int) -> None:
-        """Move the slider, also while a cell runs."""
-        self._update(model, {"value": value})
+    def move(self, model: str, value: int, *, is_early: bool = False) -> None:
+        """Move the slider, also while a cell runs; ``is_early``: before the front end has a subshell."""
+        self._update(model, {"value": value}, is_early=is_early)
 
     def upload(self, model: str, content: bytes) -> None:
         """Choose a file with this content in a FileUpload."""
         file = {"name": "data.bin", "type": "", "size": len(content), "last_modified": 1000}
         self._update(model, {"value": [file]}, ["value", 0, "content"], content)
 
-    def _update(self, model: str, state: dict[str, Any], path: Sequence[str | int] = (), *buffers: bytes) -> None:
+    def _update(
+        self, model: str, state: dict[str, Any], path: Sequence[str | int] = (), *buffers: bytes, is_early: bool = False
+    ) -> None:
         session = self._notebook.client.session
         data = {"method": "update", "state": state, "buffer_paths": [path] if buffers else []}
         message = session.msg("comm_msg", {"comm_id": model, "data": data})
-        message["header"]["subshell_id"] = self._subshell
+        message["header"]["subshell_id"] = None if is_early else self._subshell
         session.send(self._notebook.client.shell_channel.socket, message, buffers=list(buffers))
 
     def state(self, model: str) -> str:
