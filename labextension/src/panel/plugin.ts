@@ -22,6 +22,7 @@ import { Tabs } from '../shell/tabs';
 import { Terminals } from '../shell/terminals';
 import { StartDialogs } from '../start/dialog';
 import { IClusters, IPreferences } from '../tokens';
+import { followNotebooks } from './following';
 import { RanksPanel } from './panel';
 import { persistState } from './persistedstate';
 import { ResourceView } from './resources/view';
@@ -84,6 +85,9 @@ export const panel: JupyterFrontEndPlugin<void> = {
       addNode: name => adding.open(name),
       notebooks
     });
+    if (notebooks) {
+      followNotebooks(notebooks, clusters);
+    }
     notePauses(clusters);
     clusters.changed.connect(() => commands.notifyCommandChanged());
     selection.changed.connect(() => commands.notifyCommandChanged());

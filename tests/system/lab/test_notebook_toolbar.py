@@ -89,15 +89,22 @@ def test_the_cluster_of_this_notebook(notebook: LabNotebook, cluster: jdist.Clus
     expect(button).to_have_text("No cluster")
 
 
-def test_a_cluster_that_ends_elsewhere_is_withdrawn(
-    notebook: LabNotebook, fresh_cluster: Callable[..., jdist.Cluster]
+def test_the_panel_shows_the_notebooks_cluster_and_one_that_ends_elsewhere_is_withdrawn(
+    notebook: LabNotebook, cluster: jdist.Cluster, fresh_cluster: Callable[..., jdist.Cluster]
 ) -> None:
-    cluster = fresh_cluster(name="reused")
+    reused = fresh_cluster(name="reused")
+    panel = Panelled(notebook.page)
+    panel.open()
+    panel.choose("shared")
+    expect(panel.status).to_contain_text("4/4 ranks")
     notebook.page.evaluate(ATTACH_TO_REUSED)
     notebook.run(ATTACH)
     button = cluster_button(notebook)
     expect(button).to_contain_text("reused")
-    cluster.stop()
+    expect(panel.status).to_contain_text("2/2 ranks")
+    panel.choose("shared")  # another one may be looked at
+    expect(panel.status).to_contain_text("4/4 ranks")
+    reused.stop()
     expect(button).to_have_text("No cluster")
 
 
