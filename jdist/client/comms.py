@@ -183,7 +183,7 @@ class RankComms:
                 if at.run:
                     await self._wait_until_taken(batch, left, at.run)
                     await asyncio.sleep(_BETWEEN)
-                elif await self._take_between_cells(left):
+                elif not left or await self._take_between_cells(left):
                     break
                 left = tuple(rank for rank in left if rank not in taken)
                 if left:  # the run has ended before that call, or a cell has begun before ranks took them

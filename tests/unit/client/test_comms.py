@@ -272,6 +272,24 @@ def test_a_cell_that_begins_before_ranks_took_them_takes_them() -> None:
     assert play(scene) == [EventOutput(Text((0,), "stdout", "printed")), EventsPending((0, 1), "")]
 
 
+def test_ranks_that_do_not_answer_are_named_and_sent_no_cell() -> None:
+    async def scene(made: RankComms, cluster: Cluster, _: list[Heard]) -> None:
+        ask = cluster.query
+
+        async def query(ranks: tuple[int, ...], op: Any, timeout: float) -> Mapping[int, Any]:
+            if isinstance(op, DeliverEvents):
+                return dict.fromkeys(ranks, QueryFailed("no answer for 2 s"))
+            return await ask(ranks, op, timeout)
+
+        cluster.query = query  # type: ignore[method-assign]
+        made.send(IDS, update(1))
+        await asyncio.gather(*made._tasks.values())
+        assert cluster.own_cells == []
+
+    text = "ranks 0-1 did not get the last change: rank 0: no answer for 2 s"
+    assert play(scene) == [EventsPending((0, 1), text)]
+
+
 def test_comms_that_are_gone_and_errors_are_told() -> None:
     async def scene(made: RankComms, cluster: Cluster, heard: list[Heard]) -> None:
         cluster.points, cluster.unknown = [{0: EventPoint(7, 5), 1: EventPoint(7, 5)}], {1: ["b"]}
