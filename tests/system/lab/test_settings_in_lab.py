@@ -162,14 +162,14 @@ def test_notifications_are_those_that_were_chosen(
 @pytest.mark.usefixtures("traces")
 def test_events_are_told_as_set(panel: Panelled, fresh_cluster: Callable[..., jdist.Cluster]) -> None:
     panel.show_notifications()
-    own = fresh_cluster(2, name="mortal", on_death="wait")
+    own = fresh_cluster(3, name="mortal", on_death="wait")
     panel.do("jdist:choose", cluster="mortal")
-    for rank, is_told in ((0, False), (1, True)):
+    for rank, is_told in ((0, False), (1, False), (2, True)):  # that of rank 0 has come once that of rank 1 is seen
         set_to(panel.page, notifyEvents=is_told)
         expect(panel.row(rank)).to_contain_text("idle")
         os.kill(own.status().ranks[rank].pid, signal.SIGKILL)
         expect(panel.row(rank)).to_contain_text("gone")
-    expect(panel.notifications).to_contain_text(re.compile("rank 1 .*is lost"))
+    expect(panel.notifications).to_contain_text(re.compile("rank 2 .*is lost"))
     assert "rank 0 " not in panel.notifications.inner_text()
 
 
