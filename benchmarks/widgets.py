@@ -42,7 +42,7 @@ time.perf_counter() - began, time.process_time() - cpu_began, slider.value != be
 """
 
 
-class Hand:
+class SliderMover:
     """Moves the slider, as a page that sends ``RATE`` events a second would."""
 
     def __init__(self, cluster: jdist.Cluster):
@@ -65,15 +65,15 @@ class Hand:
             self._comms.send(self._ids, {"method": "update", "state": {"value": self._sent}, "buffer_paths": []})
 
 
-def trained(cluster: jdist.Cluster, hand: Hand, *, moves: bool) -> Seconds:
+def trained(cluster: jdist.Cluster, mover: SliderMover, *, moves: bool) -> Seconds:
     """Seconds of the loop, as rank 0 measured them."""
     if moves:
-        hand.is_moving.set()
+        mover.is_moving.set()
     try:
         seconds, cpu_seconds, has_moved = cluster.run(TRAIN).values[0]
     finally:
-        hand.is_moving.clear()
-        time.sleep(1.0)  # the last event is taken
+        mover.is_moving.clear()
+        time.sleep(1.0)  # so that the last event has been taken
     if moves and not has_moved:
         raise RuntimeError("the ranks have taken no event")
     return seconds, cpu_seconds
@@ -84,15 +84,15 @@ def main() -> None:
     for ranks in (1, 2):
         turns: list[tuple[Seconds, Seconds]] = []
         with jdist.start(nproc_per_node=ranks, idle_timeout=IDLE) as cluster:
-            hand = Hand(cluster)
-            trained(cluster, hand, moves=True)
+            mover = SliderMover(cluster)
+            trained(cluster, mover, moves=True)
             for turn in range(TURNS):
                 if turn % 2:
-                    floor = trained(cluster, hand, moves=False)
-                    turns.append((trained(cluster, hand, moves=True), floor))
+                    floor = trained(cluster, mover, moves=False)
+                    turns.append((trained(cluster, mover, moves=True), floor))
                 else:
-                    figure = trained(cluster, hand, moves=True)
-                    turns.append((figure, trained(cluster, hand, moves=False)))
+                    figure = trained(cluster, mover, moves=True)
+                    turns.append((figure, trained(cluster, mover, moves=False)))
         for which, what in enumerate(("by the clock", "CPU time of rank 0")):
             measured = Pairs(tuple(t[0][which] for t in turns), tuple(t[1][which] for t in turns))
             table.row(f"{ranks} rank{'s'[: ranks - 1]}, {what}", measured, SECONDS, most=AIM)

@@ -37,7 +37,7 @@ _ANSWER = 2.0  # Seconds for a rank to answer a query.
 _HOLD = 0.5  # Seconds for which a rank is held at most, until it hears at which call it takes events.
 _RANKS_A_SECOND = 64  # Both are a second longer for each so many ranks, which may share few cores.
 _AGAIN = 0.3  # Seconds between two attempts while the ranks are in a cell that does not take events.
-_BETWEEN = 0.4  # Seconds between two batches for a cell that runs: each takes some milliseconds of it.
+_BETWEEN = 0.4  # Seconds between two batches for a cell that runs: each costs it a few milliseconds.
 _PART = 1 << 20  # Bytes of events in one query; larger ones would keep other messages waiting.
 _LONGEST_PART = 30.0  # Seconds for a rank to take a part of a large event.
 
@@ -186,14 +186,14 @@ class RankComms:
                 elif not left or await self._take_between_cells(left):
                     break
                 left = tuple(rank for rank in left if rank not in taken)
-                if left:  # the run has ended before that call, or a cell has begun before ranks took them
+                if left:  # the run ended before that call, or another cell started first
                     events, at = b"", await self._wait_for_point(left)
             return _result(ranks, taken, failed, call)
         finally:
             del self._taken[batch]
 
     async def _take_between_cells(self, ranks: tuple[int, ...]) -> bool:
-        """Have ranks that run no cell take what they have been told; False if a cell has come before that."""
+        """Run a cell of jdist's own that takes the delivered events; False if it is queued behind another cell."""
         run = await self._runs.submit(take_events(), ranks, is_internal=True)
         run.watch(self._pass_output)
         if run.behind:
@@ -256,7 +256,7 @@ class RankComms:
 def _result(
     ranks: tuple[int, ...], taken: Mapping[int, Mapping[str, Any]], failed: Mapping[int, str], call: int
 ) -> EventsPending:
-    """Which ranks have not got the events, or not in step with the others, at that call."""
+    """What to report of a batch: ranks that did not get it, or that took it at another call than the others."""
     gone = tuple((rank, comm_id) for rank in ranks for comm_id in taken.get(rank, {}).get("unknown", ()))
     if gone:
         return EventsPending(ranks, "", gone)

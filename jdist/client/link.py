@@ -85,7 +85,7 @@ class Link:
         self.is_dropped = False  # The controller lives, and does not know this client any more.
         # Starts it again and returns the link to it, or raises ConnectionLost; None for a client that only observes.
         self.successor: Callable[[], Awaitable[Link]] | None = None
-        self._is_open = False  # Until it is, ``on_event`` does not hear of its end: ``open`` raises.
+        self._is_open = False  # Before that, ``open`` raises, and ``on_event`` is not told of its end.
         self._is_ending = False  # Its liveness connection has ended: whatever is sent now does not reach it.
         self._local_pid = 0  # The controller's process, if it is on this host and can be seen from here.
         self._on_event = on_event

@@ -137,7 +137,7 @@ class EventQueue:
                 del self._stored[next(iter(self._stored))]
 
     def _deliver(self, delivery: DeliverEvents) -> None:
-        """Have events wait for their call, or for another one if they wait already."""
+        """Queue events for their call, or move a batch that is queued already to another call."""
         with self._lock:
             self._held_at = 0
             self._changed.notify_all()

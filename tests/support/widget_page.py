@@ -52,7 +52,7 @@ class Page:
         return found.strip("'")
 
     def move(self, model: str, value: int, *, is_early: bool = False) -> None:
-        """Move the slider, also while a cell runs; ``is_early``: before the front end has a subshell."""
+        """Move the slider, also while a cell runs; ``is_early``: as a front end that has no subshell yet."""
         self._update(model, {"value": value}, is_early=is_early)
 
     def upload(self, model: str, content: bytes) -> None:

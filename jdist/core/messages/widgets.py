@@ -57,12 +57,12 @@ class StoreEvents(Message, frozen=True):
 
 class DeliverEvents(Message, frozen=True):
     """Take events at a call of ``process_events`` in a run, at once in the event loop of a cell that awaits (-1), or
-    when a cell of jdist's own asks for them (0). A later one for the same batch names another place, if the rank has
-    not come to the first.
+    when a cell of jdist's own asks for them (0). If the rank has not taken the batch yet, another message with
+    the same number moves it to another call.
     """
 
     batch: int
-    events: bytes = b""  # CommEvents as msgpack, or the rest of them; b"" if none come, or all have.
+    events: bytes = b""  # CommEvents as msgpack, or the rest of them; b"" to release a held rank, or to move the batch.
     run: int = 0
     call: int = 0
 

@@ -38,8 +38,8 @@ class Twin(Widget):  # type: ignore[misc]
             if name in state:
                 self.set_trait(name, state[name])
         super().__init__(model_id=model_id)
-        # Else ipykernel (7.4) handles events where the last one was answered: in the main shell, and so only after the
-        # cell that runs, if a page sent one before it had a subshell.
+        # ipykernel (7.4) routes a comm's messages to the shell from which the kernel last published on it. If that is
+        # the main shell, they wait there for the running cell, although the page asks for its subshell.
         self.comm._reply_subshell_for = lambda _data, subshell_id: subshell_id  # noqa: SLF001 — there is no public way
 
     def get_state(self, key: str | Iterable[str] | None = None, drop_defaults: bool = False) -> dict[str, Any]:  # noqa: ARG002 — the signature of ipywidgets
