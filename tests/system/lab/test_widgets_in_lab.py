@@ -14,7 +14,9 @@ from support.lab.browsing import Lab, LabNotebook
 
 pytestmark = pytest.mark.usefixtures("traces")
 
-ATTACH, SLIDER, SEEN, TRAINS, BUSY, DIFFERS, INTERACT, STARTS, OWN, RESTART, STOP, DETACH, ATTACH_COUNTED = range(13)
+ATTACH, SLIDER, SEEN, TRAINS, BUSY, DIFFERS, INTERACT, STARTS, OWN, RESTART, STOP, DETACH, ATTACH_COUNTED, ROUNDED = (
+    range(14)
+)
 CELLS = [
     "%load_ext jdist\n%dist attach shared",
     """%%dist
@@ -46,6 +48,11 @@ len(used)""",
     "%dist stop",
     "%dist detach",
     "%dist attach counted",
+    """%%dist
+import ipywidgets as w
+rate, said = w.FloatLogSlider(value=0.05, min=-4, max=0), w.Label()
+rate.observe(lambda change: setattr(said, 'value', f"now {change['new']:.4f}"), 'value')
+w.VBox([rate, said])""",
 ]
 
 
@@ -104,6 +111,24 @@ def test_a_slider_steers_a_training_on_all_ranks_at_the_same_step(notebook: LabN
     move(notebook.page, handle(notebook.output(SLIDER)), 1)
     notebook.until_over(TRAINS)
     assert_alike(notebook.text(TRAINS), 4)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_slider_whose_value_the_page_rounds_steers_a_training(lab: Lab) -> None:
+    """It is the first widget of its page, which sends the rounded value before it has a subshell."""
+    with lab.open_notebook(CELLS, "rounded.ipynb", viewport={"width": 1280, "height": 1000}) as notebook:
+        notebook.run(ATTACH)
+        notebook.run(ROUNDED)
+        output = notebook.output(ROUNDED)
+        expect(output).to_contain_text("now 0.0501")
+        notebook.start(TRAINS)
+        expect(notebook.output(TRAINS)).to_contain_text(re.compile(r"run \d+"))
+        move(notebook.page, handle(output), 1)
+        expect(output).to_contain_text("now 0.0631")
+        notebook.until_over(TRAINS)
+        assert_alike(notebook.text(TRAINS), 4)
+        assert "3000" not in notebook.text(TRAINS), "it ended as the slider moved"
+        notebook.run(DETACH)
 
 
 @pytest.mark.parametrize("ranks", [1, 64])
